@@ -1,0 +1,5 @@
+//! The controller.
+
+pub mod admit;
+pub mod connector;
+pub mod snapshot;

@@ -1,0 +1,3 @@
+//! What is driven.
+
+pub mod upstream;
