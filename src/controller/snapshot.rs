@@ -234,6 +234,16 @@ impl Snapshot {
         Document { path, scope: Scope::User, rank: 0, explicit: false, state, last_good_at }
     }
 
+    /// What is wrong with which source.
+    pub fn errors(&self) -> Vec<&SourceError> {
+        let layers = self.layers.iter().filter_map(Document::error);
+        layers.chain(self.approvals.error()).chain(self.trust.error()).collect()
+    }
+
+    pub fn has_errors(&self) -> bool {
+        !self.errors().is_empty()
+    }
+
     /// When the sources must be read again to believe or disbelieve a deletion.
     pub fn reread_at(&self) -> Option<Moment> {
         fn due<T>(document: &Document<T>) -> Option<Moment> {

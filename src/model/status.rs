@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::server::{Scope, ServerName};
+use super::time::Moment;
 
 /// The version of the document's shape.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -44,10 +45,31 @@ pub struct ServerStatus {
     pub since: String,
     pub restarts: u64,
     pub next_attempt_seconds: Option<f64>,
+    /// What `next_attempt_seconds` is counted from, when the status is asked for.
+    #[serde(skip)]
+    pub next_attempt_at: Option<Moment>,
     pub tools: usize,
     pub prompts: usize,
     pub resources: usize,
     pub last_error: Option<String>,
+}
+
+impl ServerStatus {
+    /// The same, with the time to the next attempt counted from `now`.
+    #[must_use]
+    pub fn at(mut self, now: Moment) -> Self {
+        self.next_attempt_seconds = self.next_attempt_at.map(|at| at.since(now).as_secs_f64());
+        self
+    }
+}
+
+impl Status {
+    /// The same, with the times to the next attempts counted from `now`.
+    #[must_use]
+    pub fn at(mut self, now: Moment) -> Self {
+        self.servers = self.servers.into_iter().map(|server| server.at(now)).collect();
+        self
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
