@@ -267,6 +267,7 @@ impl Run {
             grace: Duration::from_secs(25),
             mode,
         };
+        let (published, status) = watch::channel(Arc::default());
         let (controller, outputs) = Controller::new(
             settings,
             Arc::new(files.clone()),
@@ -276,10 +277,11 @@ impl Run {
             wakers.clone(),
             (Instant::now(), SystemTime::UNIX_EPOCH),
             seed,
+            published,
         );
         let (signals, receiver) = mpsc::channel(4);
         let task = tokio::spawn(controller.run(receiver));
-        let Outputs { status, catalog } = outputs;
+        let Outputs { catalog } = outputs;
         Run { files, fake, counted, wakers, signals, status, catalog, task }
     }
 

@@ -90,7 +90,6 @@ pub enum End {
 
 /// What the loop publishes.
 pub struct Outputs<L> {
-    pub status: watch::Receiver<Arc<Status>>,
     pub catalog: watch::Receiver<Arc<Catalog<L>>>,
 }
 
@@ -113,7 +112,7 @@ enum Reads {
 
 /// A task's result.
 enum Done<L> {
-    Read(Readings),
+    Read(Box<Readings>),
     Opened(ServerName, Result<L, OpenError>),
     Served(ServerName, Option<LostError>),
 }
@@ -173,7 +172,7 @@ struct Stopping {
 
 impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
     /// A loop that has not read anything yet. `start` and `epoch` are the same moment on the two clocks; `seed`
-    /// spreads retries.
+    /// spreads retries; `status` is where the status is published.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         settings: Settings,
@@ -184,6 +183,7 @@ impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
         wakers: Wakers,
         (start, epoch): (Instant, SystemTime),
         seed: u64,
+        status: watch::Sender<Arc<Status>>,
     ) -> (Self, Outputs<C::Link>) {
         let desired = Desired::default();
         let table = Table::default();
@@ -200,9 +200,9 @@ impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
             },
             None,
         );
-        let status = watch::Sender::new(Arc::new(first));
+        status.send_replace(Arc::new(first));
         let catalog = watch::Sender::new(Arc::new(Catalog::default()));
-        let outputs = Outputs { status: status.subscribe(), catalog: catalog.subscribe() };
+        let outputs = Outputs { catalog: catalog.subscribe() };
         let controller = Controller {
             settings,
             source,
@@ -287,7 +287,7 @@ impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
             Event::Done(Ok((id, done))) => {
                 self.task_names.remove(&id);
                 match done {
-                    Done::Read(readings) => self.on_read(readings, now),
+                    Done::Read(readings) => self.on_read(*readings, now),
                     Done::Opened(name, Ok(link)) => self.on_opened(name, link, now),
                     Done::Opened(name, Err(error)) => self.on_open_failed(&name, error, now),
                     Done::Served(name, lost) => self.on_served(&name, lost, now),
@@ -334,7 +334,7 @@ impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
         self.reads = match self.reads {
             Reads::No => {
                 let source = self.source.clone();
-                let handle = self.tasks.spawn_blocking(move || Done::Read(source.read()));
+                let handle = self.tasks.spawn_blocking(move || Done::Read(Box::new(source.read())));
                 self.task_names.insert(handle.id(), Task::Read);
                 Reads::Yes { trigger, began: self.now() }
             }

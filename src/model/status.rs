@@ -10,7 +10,7 @@ use super::time::Moment;
 /// The version of the document's shape.
 pub const SCHEMA_VERSION: u32 = 1;
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Status {
     #[serde(rename = "schemaVersion")]
     pub schema_version: u32,

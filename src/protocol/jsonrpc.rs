@@ -16,7 +16,8 @@ pub enum Id {
 }
 
 impl Id {
-    fn parse(json: &RawValue) -> Option<Id> {
+    /// The id that `json` is, if it is a string or a number.
+    pub fn parse(json: &RawValue) -> Option<Id> {
         let text = json.get();
         match text.as_bytes().first()? {
             b'"' => Some(Id::String(serde_json::from_str::<Box<str>>(text).ok()?)),
