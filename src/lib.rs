@@ -98,7 +98,11 @@ pub struct Process {
 ///
 /// # Errors
 /// When it cannot begin: an address is taken, the token cannot be read. Nothing has been started then.
-pub async fn run(options: &Options, process: Process, signals: mpsc::Receiver<Signal>) -> Result<Outcome, RunError> {
+pub async fn run(
+    options: &Options,
+    process: Process,
+    signals: mpsc::Receiver<Signal>,
+) -> Result<Outcome, RunError> {
     let Process { environment, root, home, settings_home } = process;
     let (start, epoch) = (Instant::now(), SystemTime::now());
     let instance = instance_id()?;
@@ -222,7 +226,10 @@ struct Endpoints {
 
 impl Endpoints {
     async fn bind(options: &Options) -> Result<Endpoints, RunError> {
-        async fn bind(flag: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), RunError> {
+        async fn bind(
+            flag: &'static str,
+            address: SocketAddr,
+        ) -> Result<(TcpListener, SocketAddr), RunError> {
             let error = |error| RunError::Listen { flag, address, error };
             let listener = TcpListener::bind(address).await.map_err(error)?;
             let local = listener.local_addr().map_err(error)?;
@@ -241,7 +248,8 @@ async fn serve(listener: TcpListener, router: Router, closing: CancellationToken
             tracing::debug!(%error, "TCP_NODELAY");
         }
     });
-    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await {
+    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await
+    {
         tracing::error!(%error, "an endpoint ended");
     }
 }

@@ -19,7 +19,9 @@ pub fn render(status: &Value, only: Option<&str>) -> Option<String> {
     }
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let mut line = |text: String| drop(writeln!(out, "{}", text.trim_end()));
+    let mut line = |text: String| {
+        let _ = writeln!(out, "{}", text.trim_end());
+    };
     table(&servers).into_iter().for_each(&mut line);
     for server in &servers {
         let name = plain(&server["name"]);
@@ -33,7 +35,9 @@ pub fn render(status: &Value, only: Option<&str>) -> Option<String> {
         }
     }
     if only.is_none() {
-        for error in status["sources"].as_array().into_iter().flatten().filter_map(|source| source["error"].as_str()) {
+        for error in
+            status["sources"].as_array().into_iter().flatten().filter_map(|source| source["error"].as_str())
+        {
             line(format!("source: {}", one_line(error)));
         }
         let converged = if status["converged"] == true { "as wanted" } else { "not yet as wanted" };
