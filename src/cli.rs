@@ -35,16 +35,36 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Options {
     /// The project's directory
-    #[arg(long, global = true, value_name = "DIR", env = "MCP_RECONCILER_WORKSPACE", default_value = ".", help_heading = "Sources")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "MCP_RECONCILER_WORKSPACE",
+        default_value = ".",
+        help_heading = "Sources"
+    )]
     pub workspace: PathBuf,
     /// A settings file of the operator's, or a directory of them; never gated; may be repeated
     #[arg(long, global = true, value_name = "PATH", env = "MCP_RECONCILER_CONFIG", help_heading = "Sources")]
     pub config: Vec<PathBuf>,
     /// The directory of the user's settings.json [default: $QWEN_HOME, else ~/.qwen]
-    #[arg(long, global = true, value_name = "DIR", env = "MCP_RECONCILER_SETTINGS_HOME", help_heading = "Sources")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "MCP_RECONCILER_SETTINGS_HOME",
+        help_heading = "Sources"
+    )]
     pub settings_home: Option<PathBuf>,
     /// The only servers that may connect, whatever the settings say: names or globs, by commas; "" allows none
-    #[arg(long, global = true, value_name = "NAMES", env = "MCP_RECONCILER_ALLOWED_MCP_SERVER_NAMES", value_delimiter = ',', help_heading = "Sources")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMES",
+        env = "MCP_RECONCILER_ALLOWED_MCP_SERVER_NAMES",
+        value_delimiter = ',',
+        help_heading = "Sources"
+    )]
     pub allowed_mcp_server_names: Option<Vec<String>>,
     /// How long files must be quiet before they are read (at most 2 s after the first event)
     #[arg(long, global = true, value_name = "TIME", env = "MCP_RECONCILER_SETTLE", default_value = "300ms", value_parser = duration, help_heading = "Sources")]
@@ -54,23 +74,57 @@ pub struct Options {
     pub resync: Duration,
 
     /// Where agents connect, at /mcp; beyond loopback a token is needed
-    #[arg(long, global = true, value_name = "ADDRESS", env = "MCP_RECONCILER_LISTEN", default_value = "127.0.0.1:7411", help_heading = "Endpoints")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDRESS",
+        env = "MCP_RECONCILER_LISTEN",
+        default_value = "127.0.0.1:7411",
+        help_heading = "Endpoints"
+    )]
     pub listen: SocketAddr,
     /// Where metrics, probes and the status are
-    #[arg(long, global = true, value_name = "ADDRESS", env = "MCP_RECONCILER_OPS_LISTEN", default_value = "127.0.0.1:7412", help_heading = "Endpoints")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "ADDRESS",
+        env = "MCP_RECONCILER_OPS_LISTEN",
+        default_value = "127.0.0.1:7412",
+        help_heading = "Endpoints"
+    )]
     pub ops_listen: SocketAddr,
     /// A file with the bearer token that agents must send
-    #[arg(long, global = true, value_name = "FILE", env = "MCP_RECONCILER_TOKEN_FILE", help_heading = "Endpoints")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MCP_RECONCILER_TOKEN_FILE",
+        help_heading = "Endpoints"
+    )]
     pub token_file: Option<PathBuf>,
     /// Host names that requests may carry besides IP literals and localhost, by commas
-    #[arg(long, global = true, value_name = "NAMES", env = "MCP_RECONCILER_ALLOWED_HOSTS", value_delimiter = ',', help_heading = "Endpoints")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMES",
+        env = "MCP_RECONCILER_ALLOWED_HOSTS",
+        value_delimiter = ',',
+        help_heading = "Endpoints"
+    )]
     pub allowed_hosts: Vec<String>,
     /// How long an agent's list waits for servers in their first attempt, from the first pass on
     #[arg(long, global = true, value_name = "TIME", env = "MCP_RECONCILER_LIST_WAIT", default_value = "3s", value_parser = duration, help_heading = "Endpoints")]
     pub list_wait: Duration,
 
     /// Variables to pass to child processes besides the base environment, by commas
-    #[arg(long, global = true, value_name = "NAMES", env = "MCP_RECONCILER_PASS_ENV", value_delimiter = ',', help_heading = "Servers")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMES",
+        env = "MCP_RECONCILER_PASS_ENV",
+        value_delimiter = ',',
+        help_heading = "Servers"
+    )]
     pub pass_env: Vec<String>,
     /// How long calls in flight may take to finish when their server goes
     #[arg(long, global = true, value_name = "TIME", env = "MCP_RECONCILER_DRAIN", default_value = "10s", value_parser = duration, help_heading = "Servers")]
@@ -90,13 +144,32 @@ pub struct Options {
     pub fail_on_pending: bool,
 
     /// How reports are printed
-    #[arg(long, global = true, env = "MCP_RECONCILER_OUTPUT", default_value = "text", help_heading = "Output")]
+    #[arg(
+        long,
+        global = true,
+        env = "MCP_RECONCILER_OUTPUT",
+        default_value = "text",
+        help_heading = "Output"
+    )]
     pub output: Output,
     /// How logs are printed, on stderr
-    #[arg(long, global = true, env = "MCP_RECONCILER_LOG_FORMAT", default_value = "text", help_heading = "Output")]
+    #[arg(
+        long,
+        global = true,
+        env = "MCP_RECONCILER_LOG_FORMAT",
+        default_value = "text",
+        help_heading = "Output"
+    )]
     pub log_format: LogFormat,
     /// What is logged: error, warn, info, debug or trace, or directives such as info,mcp_reconciler=debug
-    #[arg(long, global = true, value_name = "LEVEL", env = "MCP_RECONCILER_LOG_LEVEL", default_value = "info", help_heading = "Output")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        env = "MCP_RECONCILER_LOG_LEVEL",
+        default_value = "info",
+        help_heading = "Output"
+    )]
     pub log_level: String,
 }
 
@@ -214,7 +287,8 @@ mod tests {
     fn the_command_line_is_well_formed_and_every_option_has_its_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
-        for arg in command.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version")) {
+        for arg in command.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"))
+        {
             let variable = arg.get_env().map(|env| env.to_string_lossy().into_owned());
             let expected = format!("MCP_RECONCILER_{}", arg.get_id().as_str().to_uppercase());
             assert_eq!(variable, Some(expected));
@@ -238,7 +312,8 @@ mod tests {
 
     #[test]
     fn an_address_beyond_loopback_needs_a_token() {
-        let valid = |args: &[&str]| Cli::parse_from([&["mcp-reconciler"], args].concat()).options.validate().is_ok();
+        let valid =
+            |args: &[&str]| Cli::parse_from([&["mcp-reconciler"], args].concat()).options.validate().is_ok();
         assert!(valid(&[]));
         assert!(!valid(&["--listen", "0.0.0.0:7411"]));
         assert!(valid(&["--listen", "0.0.0.0:7411", "--token-file", "/t"]));

@@ -177,9 +177,10 @@ fn source<T>(document: &Document<T>, epoch: SystemTime) -> SourceStatus {
         },
         error: match &document.state {
             DocumentState::Bad { error, .. } => Some(error.to_string()),
-            DocumentState::Absent if document.explicit => {
-                Some(format!("{}: no such file or directory, although --config names it", document.path.display()))
-            }
+            DocumentState::Absent if document.explicit => Some(format!(
+                "{}: no such file or directory, although --config names it",
+                document.path.display()
+            )),
             DocumentState::Absent | DocumentState::Good(_) | DocumentState::Missing { .. } => None,
         },
         last_good: document.last_good_at.map(|at| rfc3339(epoch, at)),

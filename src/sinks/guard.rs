@@ -31,7 +31,10 @@ impl Guard {
     pub fn check(&self, headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if !text(header::HOST).is_some_and(|host| self.is_ours(host)) {
-            return Err((StatusCode::FORBIDDEN, "the Host is not one of this endpoint's; see --allowed-hosts"));
+            return Err((
+                StatusCode::FORBIDDEN,
+                "the Host is not one of this endpoint's; see --allowed-hosts",
+            ));
         }
         let origin_host = |origin: &str| {
             let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
@@ -47,7 +50,9 @@ impl Guard {
         });
         match given.map(|token| <[u8; 32]>::from(Sha256::digest(token.as_bytes()))) {
             Some(given) if given == expected => Ok(()),
-            Some(_) | None => Err((StatusCode::UNAUTHORIZED, "a valid bearer token is needed; see --token-file")),
+            Some(_) | None => {
+                Err((StatusCode::UNAUTHORIZED, "a valid bearer token is needed; see --token-file"))
+            }
         }
     }
 
@@ -97,9 +102,12 @@ mod tests {
     #[test]
     fn a_foreign_origin_is_refused_and_none_is_fine() {
         let guard = Guard::default();
-        for (origin, status) in
-            [("http://localhost:3000", 200), ("https://127.0.0.1", 200), ("https://evil.example", 403), ("null", 403)]
-        {
+        for (origin, status) in [
+            ("http://localhost:3000", 200),
+            ("https://127.0.0.1", 200),
+            ("https://evil.example", 403),
+            ("null", 403),
+        ] {
             assert_eq!(check(&guard, &[("host", "localhost"), ("origin", origin)]), status, "{origin}");
         }
     }
@@ -107,7 +115,9 @@ mod tests {
     #[test]
     fn where_a_token_is_set_every_request_must_bring_it() {
         let guard = Guard::new(vec![], Some("s3cret"));
-        for (value, status) in [("Bearer s3cret", 200), ("bearer  s3cret", 200), ("Bearer other", 401), ("s3cret", 401)] {
+        for (value, status) in
+            [("Bearer s3cret", 200), ("bearer  s3cret", 200), ("Bearer other", 401), ("s3cret", 401)]
+        {
             assert_eq!(check(&guard, &[("host", "localhost"), ("authorization", value)]), status, "{value}");
         }
         assert_eq!(check(&guard, &[("host", "localhost")]), 401);

@@ -83,7 +83,11 @@ impl Metrics {
         let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(opts(name, help), labels);
         let metrics = Metrics {
             registry: Registry::new(),
-            connects: counter("connects_total", "Connections to a server that came up.", &["server", "transport"])?,
+            connects: counter(
+                "connects_total",
+                "Connections to a server that came up.",
+                &["server", "transport"],
+            )?,
             connect_failures: counter(
                 "connect_failures_total",
                 "Attempts to connect to a server that failed.",
@@ -105,8 +109,11 @@ impl Metrics {
                 &["trigger", "result"],
             )?,
             reconcile_duration: Histogram::with_opts(
-                HistogramOpts::from(opts("reconcile_duration_seconds", "Time from a read's beginning to its plan."))
-                    .buckets(vec![0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0]),
+                HistogramOpts::from(opts(
+                    "reconcile_duration_seconds",
+                    "Time from a read's beginning to its plan.",
+                ))
+                .buckets(vec![0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0]),
             )?,
             calls: counter("calls_total", "Tool calls by agents.", &["server", "outcome"])?,
             call_duration: HistogramVec::new(
@@ -263,9 +270,19 @@ impl States {
                 opts("restarts_total", "Times that the server was connected again after its first time."),
                 &["server"],
             )?,
-            source_up: gauges("source_up", "1 when every source of the scope can be read, else 0.", &["scope"])?,
-            approvals_pending: IntGauge::with_opts(opts("approvals_pending", "Servers that wait for a person."))?,
-            watching: IntGauge::with_opts(opts("watching", "1 when file events are watched, 0 when only the timer works."))?,
+            source_up: gauges(
+                "source_up",
+                "1 when every source of the scope can be read, else 0.",
+                &["scope"],
+            )?,
+            approvals_pending: IntGauge::with_opts(opts(
+                "approvals_pending",
+                "Servers that wait for a person.",
+            ))?,
+            watching: IntGauge::with_opts(opts(
+                "watching",
+                "1 when file events are watched, 0 when only the timer works.",
+            ))?,
             generation: IntGauge::with_opts(opts("generation", "Generation of the desired state."))?,
             build_info: gauges("build_info", "1, with the version.", &["version"])?,
         };
@@ -316,7 +333,8 @@ impl Collector for States {
             }
         }
         let pending = Refusal::PendingApproval.as_str();
-        let pending = status.servers.iter().filter(|server| server.reason.as_deref() == Some(pending)).count();
+        let pending =
+            status.servers.iter().filter(|server| server.reason.as_deref() == Some(pending)).count();
         self.approvals_pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
         let watching = status.conditions.iter().any(|c| c.kind == ConditionKind::Watching && c.status);
         self.watching.set(i64::from(watching));

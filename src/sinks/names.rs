@@ -16,7 +16,9 @@ const SEPARATOR: &str = "__";
 pub fn exposed(server: &str, tool: &str) -> String {
     let plain = format!("{}{SEPARATOR}{}", clean(server), clean(tool));
     let ambiguous = server.contains(SEPARATOR) || server.ends_with('_');
-    let cleaned = plain.len() != server.len() + SEPARATOR.len() + tool.len() || clean(server) != server || clean(tool) != tool;
+    let cleaned = plain.len() != server.len() + SEPARATOR.len() + tool.len()
+        || clean(server) != server
+        || clean(tool) != tool;
     if !ambiguous && !cleaned && plain.len() <= MAX {
         return plain;
     }

@@ -166,7 +166,10 @@ mod tests {
 
     fn catalog(servers: &[(&str, &[&str], ToolFilter)]) -> Catalog<u8> {
         let served = |tools: &[&str], filter: &ToolFilter| Served {
-            listing: Arc::new(Listing { tools: Arc::new(tools.iter().map(|t| item(t)).collect()), ..Listing::default() }),
+            listing: Arc::new(Listing {
+                tools: Arc::new(tools.iter().map(|t| item(t)).collect()),
+                ..Listing::default()
+            }),
             spec: Arc::new(ServerSpec {
                 transport: Transport::Sse { url: String::new().into(), headers: [].into() },
                 timeout: ServerSpec::DEFAULT_TIMEOUT,
@@ -176,7 +179,10 @@ mod tests {
             connection: Connection::Live(1),
         };
         Catalog {
-            servers: servers.iter().map(|(name, tools, f)| (ServerName::new(name), served(tools, f))).collect(),
+            servers: servers
+                .iter()
+                .map(|(name, tools, f)| (ServerName::new(name), served(tools, f)))
+                .collect(),
             planned: true,
             settled: true,
             ..Catalog::default()

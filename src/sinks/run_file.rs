@@ -101,9 +101,8 @@ pub fn read(directory: &Path, root: &Root) -> Result<Run, RunFileError> {
         // Whoever could lock it has no living writer before it.
         Ok(()) => Err(RunFileError::NotRunning(root.clone())),
         Err(TryLockError::Error(error)) => Err(io(error)),
-        Err(TryLockError::WouldBlock) => {
-            serde_json::from_reader(file).map_err(|error| io(io::Error::new(io::ErrorKind::InvalidData, error)))
-        }
+        Err(TryLockError::WouldBlock) => serde_json::from_reader(file)
+            .map_err(|error| io(io::Error::new(io::ErrorKind::InvalidData, error))),
     }
 }
 
@@ -134,7 +133,8 @@ mod tests {
     fn a_file_whose_writer_is_gone_is_not_believed() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::new(dir.path(), "w".as_ref());
-        fs::write(path(dir.path(), &root), r#"{"pid":1,"listen":"127.0.0.1:1","ops_listen":"127.0.0.1:2"}"#).unwrap();
+        fs::write(path(dir.path(), &root), r#"{"pid":1,"listen":"127.0.0.1:1","ops_listen":"127.0.0.1:2"}"#)
+            .unwrap();
         assert!(matches!(read(dir.path(), &root), Err(RunFileError::NotRunning(_))));
     }
 }

@@ -58,7 +58,8 @@ impl ToolCall {
         metrics: Arc<Metrics>,
     ) -> Result<Self, ErrorObject> {
         let params = params.and_then(|params| Object::parse(&params).ok());
-        let Some((params, name)) = params.and_then(|params| Some((params.get::<String>("name")?, params))).map(|(n, p)| (p, n))
+        let Some((params, name)) =
+            params.and_then(|params| Some((params.get::<String>("name")?, params))).map(|(n, p)| (p, n))
         else {
             return Err(ErrorObject::new(code::INVALID_PARAMS, "tools/call needs params with a name"));
         };
@@ -103,9 +104,15 @@ impl ToolCall {
                         });
                         let message = match error {
                             CallError::NotSent => format!("server {} could not be reached", route.server),
-                            CallError::Lost(why) => format!("server {} was lost during the call: {why}", route.server),
+                            CallError::Lost(why) => {
+                                format!("server {} was lost during the call: {why}", route.server)
+                            }
                             CallError::Timeout(limit) => {
-                                format!("server {} did not answer within {} s", route.server, limit.as_secs_f64())
+                                format!(
+                                    "server {} did not answer within {} s",
+                                    route.server,
+                                    limit.as_secs_f64()
+                                )
                             }
                         };
                         return Some(self.answer(Failure::Tool { reason: "failed", message }));
@@ -166,13 +173,18 @@ impl ToolCall {
             match timeout_at(until, self.offers.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => {
-                    return Err(Failure::Tool { reason: "closing", message: "the sidecar is shutting down".into() });
+                    return Err(Failure::Tool {
+                        reason: "closing",
+                        message: "the sidecar is shutting down".into(),
+                    });
                 }
                 Err(_) => {
                     self.metrics.call(&route.server).done(Outcome::Unavailable);
                     let (reason, what) = match kind {
                         HoldKind::Reconnecting => ("reconnecting", "is reconnecting; try again"),
-                        HoldKind::Replacing => ("connecting", "is being replaced and did not come up in time"),
+                        HoldKind::Replacing => {
+                            ("connecting", "is being replaced and did not come up in time")
+                        }
                     };
                     return Err(Failure::Tool { reason, message: format!("server {} {what}", route.server) });
                 }

@@ -75,7 +75,8 @@ async fn handle(
     if let Some(version) = text(&headers, mcp_header::PROTOCOL_VERSION)
         && !mcp::INITIALIZE_VERSIONS.contains(&version)
     {
-        let message = format!("protocol version {version} is not served; {} is the newest", mcp::LATEST_INITIALIZE);
+        let message =
+            format!("protocol version {version} is not served; {} is the newest", mcp::LATEST_INITIALIZE);
         return problem(StatusCode::BAD_REQUEST, code::INVALID_REQUEST, message);
     }
     match (verb.as_str(), body) {
@@ -114,7 +115,9 @@ impl Endpoint {
             },
         };
         match message {
-            Message::Request { id, method, params } => self.request(headers, &session, id, &method, params).await,
+            Message::Request { id, method, params } => {
+                self.request(headers, &session, id, &method, params).await
+            }
             Message::Notification { method, params } => {
                 if method == method::CANCELLED
                     && let Some(id) = params.as_deref().and_then(cancelled_id)
@@ -131,10 +134,12 @@ impl Endpoint {
     fn initialize(&self, id: &Id, params: Option<&RawJson>) -> Response {
         let asked = params.and_then(|params| Object::parse(params).ok()?.get::<String>("protocolVersion"));
         let Some(asked) = asked else {
-            let error = ErrorObject::new(code::INVALID_PARAMS, "initialize needs params with a protocolVersion");
+            let error =
+                ErrorObject::new(code::INVALID_PARAMS, "initialize needs params with a protocolVersion");
             return json(&Message::response(id.clone(), Err(error)));
         };
-        let version = mcp::INITIALIZE_VERSIONS.into_iter().find(|v| *v == asked).unwrap_or(mcp::LATEST_INITIALIZE);
+        let version =
+            mcp::INITIALIZE_VERSIONS.into_iter().find(|v| *v == asked).unwrap_or(mcp::LATEST_INITIALIZE);
         let session = match self.sessions.open(self.agent.offers.borrow().revision) {
             Ok(session) => session,
             Err(message) => return problem(StatusCode::SERVICE_UNAVAILABLE, code::INTERNAL_ERROR, message),
@@ -215,7 +220,11 @@ impl Endpoint {
 
     /// Messages that end with a response: as an event stream, whose headers leave at once, or for an agent that
     /// does not take one, the response alone.
-    async fn answer(&self, headers: &HeaderMap, messages: impl Stream<Item = Message> + Send + 'static) -> Response {
+    async fn answer(
+        &self,
+        headers: &HeaderMap,
+        messages: impl Stream<Item = Message> + Send + 'static,
+    ) -> Response {
         let accepts = |kind| accepts(headers, kind);
         if accepts("text/event-stream") || !accepts("application/json") {
             return event_stream(messages.take_until(self.agent.closing.clone().cancelled_owned()));
@@ -240,9 +249,12 @@ impl Endpoint {
             Some(Some(session)) => session,
         };
         let ended = session.ended.clone();
-        let changes = stream::unfold((session.open_stream(), session, self.agent.offers.clone()), next_change);
+        let changes =
+            stream::unfold((session.open_stream(), session, self.agent.offers.clone()), next_change);
         event_stream(
-            changes.take_until(ended.cancelled_owned()).take_until(self.agent.closing.clone().cancelled_owned()),
+            changes
+                .take_until(ended.cancelled_owned())
+                .take_until(self.agent.closing.clone().cancelled_owned()),
         )
     }
 }
@@ -262,7 +274,8 @@ async fn next_change((stream, session, mut offers): Watcher) -> Option<(Message,
 }
 
 fn event_stream(messages: impl Stream<Item = Message> + Send + 'static) -> Response {
-    let events = messages.map(|message| Ok::<_, Infallible>(Event::default().event("message").data(message.to_json())));
+    let events = messages
+        .map(|message| Ok::<_, Infallible>(Event::default().event("message").data(message.to_json())));
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     // Proxies that buffer would hold every notification back.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
