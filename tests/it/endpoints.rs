@@ -94,7 +94,10 @@ async fn sessions_begin_with_initialize_and_end_with_delete() {
 
 #[tokio::test]
 async fn promtool_accepts_a_real_scrape() {
-    let sidecar = demo().await;
+    let world = World::new();
+    world.user(&json!({ "a": peers::demo(), "b": { "type": "sdk" } }));
+    let sidecar = world.start(&[]).await;
+    sidecar.until_connected(&["a"]).await;
     let scrape = sidecar.get("/metrics").await;
     for metric in ["connects_total", "disconnects_total", "skips_total", "server_state", "build_info"] {
         assert!(scrape.contains(&format!("# HELP mcp_reconciler_{metric} ")), "{metric}");
@@ -142,6 +145,6 @@ async fn logs_are_json_when_asked_for_and_hold_no_secret() {
     }
     for line in everything[0].lines() {
         let line: Value = serde_json::from_str(line).unwrap();
-        assert!(line["level"].is_string() && line["fields"].is_object(), "{line}");
+        assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
     }
 }

@@ -20,7 +20,7 @@ fn once(world: &World, args: &[&str]) -> (Option<i32>, Value) {
 fn a_convergence_reports_what_it_connected_and_leaves_nothing_running() {
     let world = World::new();
     let record = |name: &str| {
-        let script = format!("echo $$ > {}; exec \"$0\" demo-server", world.path(name).display());
+        let script = format!("echo $$$$ > {}; exec \"$0\" demo-server", world.path(name).display());
         json!({ "command": "sh", "args": ["-c", script, crate::support::sidecar::BINARY] })
     };
     world.user(&json!({ "a": record("a.pid"), "b": record("b.pid") }));

@@ -80,7 +80,10 @@ impl World {
     pub async fn start(self, args: &[&str]) -> Sidecar {
         let log = self.path("log");
         let child = self
-            .command(&["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--settle", "50ms"])
+            .command(&[])
+            .env("MCP_RECONCILER_LISTEN", "127.0.0.1:0")
+            .env("MCP_RECONCILER_OPS_LISTEN", "127.0.0.1:0")
+            .env("MCP_RECONCILER_SETTLE", "50ms")
             .args(args)
             .stderr(File::create(&log).expect("a log"))
             .stdout(Stdio::null())
