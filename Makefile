@@ -16,7 +16,7 @@ peers:
 
 # Licences, banned crates and where crates come from; advisories need a database from the network.
 deny: $(TOOLS)/bin/cargo-deny
-	$(TOOLS)/bin/cargo-deny --locked check bans licenses sources
+	$(TOOLS)/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
 
 $(TOOLS)/bin/cargo-deny:
 	cargo install --quiet --locked --debug --root $(TOOLS) cargo-deny@0.20.2
