@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connector::{OpenError, OpenReason};
+use super::connector::{DisconnectReason, OpenError, OpenReason};
 use super::snapshot::{
     Approvals, Declared, Layer, LayerReading, Reading, SourceError, TrustVerdict, Unusable, Watching,
 };
