@@ -181,7 +181,7 @@ impl<'a> Gate<'a> {
         let trusted = snapshot.trust.content().is_some_and(|verdict| **verdict == TrustVerdict::Trusted);
         let blocked = (trust_needed && snapshot.trust.error().is_some())
             || snapshot.layers.iter().any(|document| {
-                document.scope != Scope::Project && document.error().is_some() && document.content().is_none()
+                document.scope.has_lists() && document.error().is_some() && document.content().is_none()
             });
         Gate {
             own,

@@ -74,6 +74,11 @@ impl Scope {
         matches!(self, Scope::Project | Scope::Workspace)
     }
 
+    /// Whether documents of this scope can allow and exclude names, besides declaring servers.
+    pub const fn has_lists(self) -> bool {
+        !matches!(self, Scope::Project | Scope::Extension)
+    }
+
     /// The one spelling, in status, metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {

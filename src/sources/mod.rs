@@ -5,6 +5,7 @@ pub mod digest;
 pub mod dotenv;
 pub mod entry;
 pub mod expand;
+pub mod extensions;
 pub mod interest;
 pub mod json;
 pub mod manifest;
@@ -17,6 +18,7 @@ pub mod yaml;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -58,8 +60,32 @@ pub struct Files {
 #[derive(Default)]
 struct Kept {
     env_files: BTreeMap<PathBuf, BTreeMap<String, String>>,
-    /// The files of the operator's directories.
+    /// The files of directories.
     listings: BTreeMap<PathBuf, Vec<PathBuf>>,
+}
+
+impl Kept {
+    /// The files that `list` finds in `directory`.
+    ///
+    /// # Errors
+    /// When it cannot be listed: what it last held, and why.
+    fn list(
+        &mut self,
+        directory: &Path,
+        list: fn(&Path) -> io::Result<Vec<PathBuf>>,
+    ) -> Result<Vec<PathBuf>, (Vec<PathBuf>, SourceError)> {
+        match list(directory) {
+            Ok(files) => {
+                self.listings.insert(directory.to_owned(), files.clone());
+                Ok(files)
+            }
+            Err(error) => {
+                let fault = Fault::whole(format!("cannot be listed: {error}"));
+                let files = self.listings.get(directory).cloned().unwrap_or_default();
+                Err((files, source_error(directory, fault)))
+            }
+        }
+    }
 }
 
 /// How a document's servers are written.
@@ -115,6 +141,10 @@ impl Files {
         self.variable("QWEN_CODE_TRUSTED_FOLDERS_PATH").unwrap_or_else(own)
     }
 
+    fn extensions_path(&self) -> PathBuf {
+        self.config.settings_home.join("extensions")
+    }
+
     fn env_paths(&self) -> Vec<PathBuf> {
         let home = self.config.home.iter().map(|home| home.join(".env"));
         std::iter::once(self.config.settings_home.join(".env")).chain(home).collect()
@@ -151,6 +181,10 @@ impl Files {
         for path in self.settings().into_iter().map(|planned| planned.path).chain(singles) {
             interest.file(&path);
         }
+        let extensions = self.extensions_path();
+        let files = extensions::files(&extensions).unwrap_or_default();
+        interest.directory(&extensions, &[]);
+        files.iter().for_each(|file| interest.file(file));
         for path in &self.config.config {
             match path.is_dir() {
                 true => interest.directory(path, &manifest::files(path).unwrap_or_default()),
@@ -177,35 +211,73 @@ impl Files {
     }
 
     fn layers(&self, variables: &Variables, kept: &mut Kept) -> Vec<LayerReading> {
-        let mut out: Vec<LayerReading> =
-            self.settings().into_iter().map(|planned| self.layer(planned, variables)).collect();
+        let mut out = self.extensions(variables, kept);
+        out.extend(self.settings().into_iter().map(|planned| self.layer(planned, variables)));
         for (rank, given) in self.config.config.iter().enumerate() {
             let planned =
                 |path| Planned { scope: Scope::Config, rank, path, explicit: true, shape: Shape::Settings };
-            match manifest::files(given) {
-                Ok(files) => {
-                    kept.listings.insert(given.clone(), files.clone());
-                    out.extend(files.into_iter().map(|path| self.layer(planned(path), variables)));
-                }
-                Err(error) => {
-                    let fault = Fault::whole(format!("cannot be listed: {error}"));
-                    let listed = kept.listings.get(given).filter(|files| !files.is_empty()).cloned();
-                    let bad = |path| planned(path).reading(Reading::Bad(source_error(given, fault.clone())));
-                    out.extend(listed.unwrap_or_else(|| vec![given.clone()]).into_iter().map(bad));
+            match kept.list(given, manifest::files) {
+                Ok(files) => out.extend(files.into_iter().map(|path| self.layer(planned(path), variables))),
+                Err((files, error)) => {
+                    let files = if files.is_empty() { vec![given.clone()] } else { files };
+                    out.extend(
+                        files.into_iter().map(|path| planned(path).reading(Reading::Bad(error.clone()))),
+                    );
                 }
             }
         }
         out
     }
 
-    fn layer(&self, planned: Planned, variables: &Variables) -> LayerReading {
-        let around = Surroundings {
-            path: &planned.path,
-            scope: planned.scope,
-            root: &self.config.root,
-            home: self.config.home.as_deref(),
-            variables,
+    /// What extensions add. One that is disabled here adds nothing, at once.
+    fn extensions(&self, variables: &Variables, kept: &mut Kept) -> Vec<LayerReading> {
+        let directory = self.extensions_path();
+        let planned = |path| Planned {
+            scope: Scope::Extension,
+            rank: 0,
+            path,
+            explicit: false,
+            shape: Shape::Settings,
         };
+        let enablement = document(&directory.join(extensions::ENABLEMENT), |rules| Ok(rules.clone()));
+        let root = &self.config.root;
+        match kept.list(&directory, extensions::files) {
+            Err((files, error)) => {
+                files.into_iter().map(|path| planned(path).reading(Reading::Bad(error.clone()))).collect()
+            }
+            Ok(files) => files
+                .into_iter()
+                .map(|path| {
+                    let around = self.around(&path, Scope::Extension, variables);
+                    let own = path.parent().unwrap_or(&path);
+                    let reading = match &enablement {
+                        Reading::Bad(error) => Reading::Bad(error.clone()),
+                        Reading::Absent | Reading::Good(_) => document(&path, |document| {
+                            let name = extensions::name(document)?;
+                            let enabled = match &enablement {
+                                Reading::Good(rules) => extensions::is_enabled(rules, name, root)?,
+                                Reading::Absent | Reading::Bad(_) => true,
+                            };
+                            match enabled {
+                                true => {
+                                    settings::project_layer(&extensions::hydrate(document, own, root), around)
+                                }
+                                false => Ok(Layer::default()),
+                            }
+                        }),
+                    };
+                    planned(path.clone()).reading(reading)
+                })
+                .collect(),
+        }
+    }
+
+    fn around<'a>(&'a self, path: &'a Path, scope: Scope, variables: &'a Variables) -> Surroundings<'a> {
+        Surroundings { path, scope, root: &self.config.root, home: self.config.home.as_deref(), variables }
+    }
+
+    fn layer(&self, planned: Planned, variables: &Variables) -> LayerReading {
+        let around = self.around(&planned.path, planned.scope, variables);
         let reading = document(&planned.path, |root| match planned.shape {
             Shape::Settings => settings::layer(root, around),
             Shape::McpJson => settings::project_layer(root, around),

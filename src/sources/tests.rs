@@ -114,6 +114,32 @@ async fn every_layer_is_read_from_its_file() {
 }
 
 #[tokio::test]
+async fn extensions_add_servers_and_are_seen_when_installed_disabled_and_removed() {
+    let setup = setup(&[], &[]);
+    setup.write("home/.qwen/settings.json", "{}");
+    setup.until(&["user "]).await;
+    let extension = r#"{"name": "e", "mcpServers": {"e": {"command": "${extensionPath}${/}run"}}}"#;
+    setup.write("home/.qwen/extensions/e/qwen-extension.json", extension);
+    setup.until(&["extension e", "user "]).await;
+    let layers = setup.files.read().layers;
+    let Reading::Good(layer) = &layers[0].reading else { panic!("{:?}", layers[0].reading) };
+    let Transport::Stdio { command, .. } = layer.servers["e"].spec.clone().unwrap().transport else {
+        panic!()
+    };
+    assert_eq!(command, setup.path("home/.qwen/extensions/e/run").display().to_string());
+
+    let rules = format!(r#"{{"e": {{"overrides": ["!{}/*"]}}}}"#, setup.dir.path().display());
+    setup.save("home/.qwen/extensions/extension-enablement.json", &rules);
+    setup.until(&["extension ", "user "]).await;
+    setup.save("home/.qwen/extensions/extension-enablement.json", "{");
+    setup.until(&["extension bad Some((1, 1))", "user "]).await;
+    fs::remove_file(setup.path("home/.qwen/extensions/extension-enablement.json")).unwrap();
+    setup.until(&["extension e", "user "]).await;
+    fs::remove_dir_all(setup.path("home/.qwen/extensions/e")).unwrap();
+    setup.until(&["user "]).await;
+}
+
+#[tokio::test]
 async fn in_the_home_directory_there_is_no_workspace_file() {
     let mut setup = setup(&[], &[]);
     setup.write("home/.qwen/settings.json", &servers(&["user"]));
