@@ -131,6 +131,12 @@ impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
                 tracing::warn!(%error, "a source cannot be used; what it last said stands");
             }
         }
+        let before = self.snapshot.as_ref().map(Snapshot::warnings).unwrap_or_default();
+        for warning in snapshot.warnings() {
+            if !before.contains(&warning) {
+                tracing::warn!(%warning, "a source may not mean what was meant");
+            }
+        }
     }
 
     fn on_opened(&mut self, name: ServerName, link: C::Link, now: Moment) {

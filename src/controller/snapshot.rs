@@ -59,6 +59,8 @@ pub struct Layer {
     pub excluded: Vec<String>,
     /// `security.folderTrust.enabled`.
     pub folder_trust: Option<bool>,
+    /// What is understood and yet most likely not what was meant.
+    pub warnings: Vec<SourceError>,
 }
 
 /// The approval store's decisions for this workspace's root, by server name. Several when the store knows the
@@ -238,6 +240,11 @@ impl Snapshot {
     pub fn errors(&self) -> Vec<&SourceError> {
         let layers = self.layers.iter().filter_map(Document::error);
         layers.chain(self.approvals.error()).chain(self.trust.error()).collect()
+    }
+
+    /// What a person should look at in documents that are understood.
+    pub fn warnings(&self) -> Vec<&SourceError> {
+        self.layers.iter().filter_map(Document::content).flat_map(|layer| &layer.warnings).collect()
     }
 
     pub fn has_errors(&self) -> bool {

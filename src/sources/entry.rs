@@ -24,6 +24,37 @@ pub struct Surroundings<'a> {
     pub variables: &'a Variables,
 }
 
+/// The keys that an entry may have. Those that only qwen-code looks at count as known.
+pub const KEYS: [&str; 27] = [
+    "agentPluginV1",
+    "alwaysLoadTools",
+    "args",
+    "authProviderType",
+    "command",
+    "cwd",
+    "description",
+    "disabled",
+    "discoveryTimeoutMs",
+    "enabled",
+    "env",
+    "excludeTools",
+    "extensionName",
+    "headers",
+    "httpUrl",
+    "includeTools",
+    "oauth",
+    "scope",
+    "targetAudience",
+    "targetServiceAccount",
+    "tcp",
+    "timeout",
+    "transport",
+    "trust",
+    "type",
+    "url",
+    "versionNegotiation",
+];
+
 /// The longest name of a server, in characters.
 const MAX_NAME: usize = 256;
 
@@ -58,6 +89,35 @@ pub fn declare(name: &str, node: &Node, around: Surroundings<'_>) -> Declared {
     };
     let spec = spec.map_err(|(refusal, fault)| unusable(refusal, &fault, around.path));
     Declared { spec, digest, disabled }
+}
+
+/// What is most likely a slip in an entry that can be understood.
+pub fn warnings(name: &str, node: &Node, around: Surroundings<'_>) -> Vec<Fault> {
+    let Value::Map(map) = &node.value else { return Vec::new() };
+    let field = format!("mcpServers.{name}");
+    let mut out: Vec<Fault> = map
+        .iter()
+        .filter(|(key, _)| !KEYS.contains(&key.as_str()))
+        .filter_map(|(key, node)| Some((key, node, nearest(key, &KEYS)?)))
+        .map(|(key, node, near)| {
+            Fault::at(node.at, format!("{field}.{key} is not known; did you mean {near}?"))
+        })
+        .collect();
+    let entry = Entry { field, at: node, map, around };
+    for (name, value) in entry.values("headers").unwrap_or_default() {
+        if is_hollow(&value) {
+            let message = format!("headers.{name}: it came out empty and is not sent");
+            out.push(entry.fault(&message));
+        }
+    }
+    out
+}
+
+/// The name of `known` that `given` was most likely meant to be.
+pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |name: &str| strsim::damerau_levenshtein(&given.to_lowercase(), &name.to_lowercase());
+    let near = known.iter().map(|name| (distance(name), *name)).min()?;
+    (near.0 <= 2 && given.chars().count() > 3).then_some(near.1)
 }
 
 fn unusable(refusal: Refusal, fault: &Fault, path: &Path) -> Unusable {
@@ -455,6 +515,27 @@ mod tests {
             r#"{"httpUrl":"http://h/","headers":{"Authorization":"Bearer ${EMPTY:-}","X":"$EMPTY","Y":"y"}}"#;
         let Transport::Http { headers, .. } = spec(text).transport else { panic!() };
         assert_eq!(headers.keys().collect::<Vec<_>>(), ["y"]);
+    }
+
+    #[test]
+    fn a_slip_of_the_pen_is_told_with_what_was_most_likely_meant() {
+        let root = Root::new("/".as_ref(), "/w".as_ref());
+        let variables = Variables::default();
+        let path = Path::new("/s.json");
+        let around =
+            Surroundings { path, scope: Scope::User, root: &root, home: None, variables: &variables };
+        let text = "{\"command\":\"c\",\n\"arsg\":[],\"envv\":{},\"x\":1,\"vendorThing\":1,\"headers\":{\"A\":\"Bearer ${U:-}\"}}";
+        let warnings = warnings("a", &json::parse(text).unwrap(), around);
+        let messages: Vec<_> = warnings.iter().map(|fault| fault.message.as_str()).collect();
+        assert_eq!(
+            messages,
+            [
+                "mcpServers.a.arsg is not known; did you mean args?",
+                "mcpServers.a.envv is not known; did you mean env?",
+                "mcpServers.a: headers.A: it came out empty and is not sent",
+            ]
+        );
+        assert_eq!(warnings[0].at, Some((2, 8)));
     }
 
     #[test]

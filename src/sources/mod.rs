@@ -260,7 +260,7 @@ impl Files {
                             };
                             match enabled {
                                 true => {
-                                    settings::project_layer(&extensions::hydrate(document, own, root), around)
+                                    settings::servers_layer(&extensions::hydrate(document, own, root), around)
                                 }
                                 false => Ok(Layer::default()),
                             }
@@ -280,7 +280,7 @@ impl Files {
         let around = self.around(&planned.path, planned.scope, variables);
         let reading = document(&planned.path, |root| match planned.shape {
             Shape::Settings => settings::layer(root, around),
-            Shape::McpJson => settings::project_layer(root, around),
+            Shape::McpJson => settings::servers_layer(root, around),
         });
         planned.reading(reading)
     }
