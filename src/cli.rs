@@ -27,6 +27,16 @@ pub enum Command {
         /// Only this server
         name: Option<String>,
     },
+    /// Validate the files that are read here, or the given ones: exit 0 or 3
+    Check { files: Vec<PathBuf> },
+    /// Show what a run would open, close, replace and refuse now, and why
+    Plan {
+        /// Exit with 10 when anything would change
+        #[arg(long)]
+        exit_code: bool,
+    },
+    /// Print the JSON Schema (draft 07) of the files
+    Schema,
     /// Serve a small MCP server over stdin and stdout, for trying things out
     DemoServer,
 }

@@ -28,6 +28,7 @@
 //!   runtime: `tests/it/architecture.rs`.
 
 pub mod cli;
+pub mod command;
 pub mod controller;
 pub mod demo_server;
 pub mod model;
@@ -94,6 +95,20 @@ pub struct Process {
     pub settings_home: PathBuf,
 }
 
+impl Process {
+    /// What the sources are found by.
+    pub fn sources(&self, options: &Options) -> SourcesConfig {
+        SourcesConfig {
+            root: self.root.clone(),
+            settings_home: self.settings_home.clone(),
+            home: self.home.clone(),
+            config: options.config.clone(),
+            settle: options.settle,
+            environment: self.environment.clone(),
+        }
+    }
+}
+
 /// Runs the sidecar until a signal ends it, or with `--reconcile-once` until one convergence is over.
 ///
 /// # Errors
@@ -103,7 +118,7 @@ pub async fn run(
     process: Process,
     signals: mpsc::Receiver<Signal>,
 ) -> Result<Outcome, RunError> {
-    let Process { environment, root, home, settings_home } = process;
+    let Process { environment, root, .. } = &process;
     let (start, epoch) = (Instant::now(), SystemTime::now());
     let instance = instance_id()?;
     let token = options.token_file.as_ref().map(read_token).transpose()?;
@@ -115,17 +130,7 @@ pub async fn run(
     let mut tasks = JoinSet::new();
 
     // Read.
-    let (files, settling) = Files::new(
-        SourcesConfig {
-            root: root.clone(),
-            settings_home,
-            home,
-            config: options.config.clone(),
-            settle: options.settle,
-            environment: environment.clone(),
-        },
-        wakers.hint.clone(),
-    );
+    let (files, settling) = Files::new(process.sources(options), wakers.hint.clone());
     tasks.spawn(settling);
 
     // Connect.
@@ -187,7 +192,7 @@ pub async fn run(
             ops_listen: endpoints.ops_address,
         };
         let directory = run_file::directory(environment.get("XDG_RUNTIME_DIR").map(PathBuf::from).as_deref());
-        held = run_file::write(&directory, &root, &run)?;
+        held = run_file::write(&directory, root, &run)?;
         tracing::info!(
             workspace = %root,
             mcp = format!("http://{}/mcp", endpoints.agent_address),

@@ -8,9 +8,17 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use mcp_reconciler::cli::{Cli, Command, LogFormat, OnceResult, Options, Output};
+use mcp_reconciler::command::{self, check, plan};
+use mcp_reconciler::controller::admit::Own;
+use mcp_reconciler::controller::connector::Source;
+use mcp_reconciler::controller::resolve::{Desired, resolve};
+use mcp_reconciler::controller::snapshot::Snapshot;
 use mcp_reconciler::controller::{End, Outcome, Signal};
-use mcp_reconciler::model::Root;
+use mcp_reconciler::model::{Moment, Root};
+use mcp_reconciler::sinks::run_file::Run;
 use mcp_reconciler::sinks::{run_file, status_text};
+use mcp_reconciler::sources::schema::schema;
+use mcp_reconciler::sources::text;
 use mcp_reconciler::{Process, demo_server, read_token, run};
 use serde_json::Value;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -47,6 +55,9 @@ async fn command(cli: Cli) -> ExitCode {
             Ok(text) => print(&text),
             Err(error) => fail(&error),
         },
+        Some(Command::Check { files }) => check(&cli.options, &process, &files),
+        Some(Command::Plan { exit_code }) => plan(&cli.options, &process, exit_code).await,
+        Some(Command::Schema) => print(&format!("{:#}\n", schema())),
         Some(Command::DemoServer) => match demo_server::run(tokio::io::stdin(), tokio::io::stdout()).await {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error.to_string()),
@@ -91,11 +102,69 @@ fn once_report(outcome: &Outcome, result: OnceResult, output: Output) -> String 
     }
 }
 
-/// Asks the running sidecar of this workspace.
-async fn status(options: &Options, process: &Process, only: Option<&str>) -> Result<String, String> {
+/// Validates the files, and contacts nothing.
+fn check(options: &Options, process: &Process, files: &[PathBuf]) -> ExitCode {
+    let sources = command::sources(process.sources(options));
+    let findings = match files.is_empty() {
+        true => check::findings(&sources.read()),
+        false => files.iter().flat_map(|file| check::of_layer(&sources.read_one(file))).collect(),
+    };
+    let text = match options.output {
+        Output::Json => format!("{:#}\n", serde_json::json!(findings)),
+        Output::Text => {
+            let texts = findings.iter().filter_map(|f| Some((f.path.clone(), text::read(&f.path).ok()??)));
+            let summary = match findings.is_empty() {
+                true => "nothing to tell\n".to_owned(),
+                false => format!("{} to look at\n", findings.len()),
+            };
+            check::render(&findings, &texts.collect(), is_coloured(&io::stdout())) + &summary
+        }
+    };
+    match print(&text) {
+        ExitCode::SUCCESS if !check::passes(&findings) => ExitCode::from(OnceResult::Invalid.exit_code()),
+        code => code,
+    }
+}
+
+/// Compares what the sources ask for with what runs, and contacts no server.
+async fn plan(options: &Options, process: &Process, exit_code: bool) -> ExitCode {
+    let snapshot = Snapshot::advance(None, command::sources(process.sources(options)).read(), Moment::START);
+    let running = match find_run(process) {
+        Ok(run) => match ask_status(options, &run).await {
+            Ok(document) => Some((run, document)),
+            Err(error) => return fail(&error),
+        },
+        Err(_) => None,
+    };
+    let listen = running
+        .as_ref()
+        .map_or([options.listen, options.ops_listen], |(run, _)| [run.listen, run.ops_listen]);
+    let own = Own { listen: listen.into(), ..Own::default() };
+    let desired = resolve(&snapshot, options.ceiling().as_deref(), &own, &Desired::default());
+    let steps = plan::steps(&desired, running.as_ref().map(|(_, document)| document));
+    for error in snapshot.errors() {
+        // Nobody is left to tell when stderr is closed.
+        let _ = writeln!(io::stderr(), "mcp-reconciler: {error}");
+    }
+    let printed = print(&match options.output {
+        Output::Json => format!("{:#}\n", serde_json::json!(steps)),
+        Output::Text => plan::render(&steps),
+    });
+    match printed {
+        ExitCode::SUCCESS if snapshot.has_errors() => ExitCode::from(OnceResult::Invalid.exit_code()),
+        ExitCode::SUCCESS if exit_code && plan::changes(&steps) => ExitCode::from(10),
+        code => code,
+    }
+}
+
+/// Finds the running sidecar of this workspace.
+fn find_run(process: &Process) -> Result<Run, String> {
     let runtime_dir = process.environment.get("XDG_RUNTIME_DIR").map(Path::new);
-    let run = run_file::read(&run_file::directory(runtime_dir), &process.root)
-        .map_err(|error| error.to_string())?;
+    run_file::read(&run_file::directory(runtime_dir), &process.root).map_err(|error| error.to_string())
+}
+
+/// The status document of a running sidecar.
+async fn ask_status(options: &Options, run: &Run) -> Result<Value, String> {
     let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build();
     let mut request =
         client.map_err(|error| error.to_string())?.get(format!("http://{}/status", run.ops_listen));
@@ -105,8 +174,12 @@ async fn status(options: &Options, process: &Process, only: Option<&str>) -> Res
     let answer = async { request.send().await?.error_for_status()?.text().await };
     let text =
         answer.await.map_err(|error| format!("the sidecar (pid {}) does not answer: {error}", run.pid))?;
-    let document: Value =
-        serde_json::from_str(&text).map_err(|error| format!("the sidecar's answer: {error}"))?;
+    serde_json::from_str(&text).map_err(|error| format!("the sidecar's answer: {error}"))
+}
+
+/// Asks the running sidecar of this workspace.
+async fn status(options: &Options, process: &Process, only: Option<&str>) -> Result<String, String> {
+    let document = ask_status(options, &find_run(process)?).await?;
     let unknown = || format!("no server is called {}", only.unwrap_or_default());
     match (options.output, only) {
         (Output::Text, _) => status_text::render(&document, only).ok_or_else(unknown),
@@ -166,12 +239,17 @@ async fn forward(mut stream: Stream, meaning: Signal, sender: mpsc::Sender<Signa
     }
 }
 
+fn is_coloured(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Logs go to stderr: stdout is for reports.
 fn start_logging(options: &Options) -> Result<(), String> {
     let filter = EnvFilter::try_new(&options.log_level).map_err(|error| format!("--log-level: {error}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(
-        io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-    );
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(is_coloured(&io::stderr()));
     match options.log_format {
         LogFormat::Text => builder.init(),
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).init(),

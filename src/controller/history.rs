@@ -175,7 +175,10 @@ impl Source for FakeSource {
 fn servers(versions: &BTreeMap<String, String>, gated: bool) -> BTreeMap<ServerName, Declared> {
     let declared = |version: &String| Declared {
         spec: match version.as_str() {
-            "invalid" => Err(Unusable { refusal: Refusal::Invalid, message: "no command".into() }),
+            "invalid" => Err(Unusable {
+                refusal: Refusal::Invalid,
+                error: SourceError { path: "/s".into(), at: None, message: "no command".into() },
+            }),
             version => Ok(spec(version)),
         },
         digest: gated.then(|| digest(version)),

@@ -126,7 +126,7 @@ fn choose(name: &ServerName, entries: &[Entry<'_>], gate: &Gate<'_>) -> Wanted {
     let (document, declared) = entries[at];
     let (spec, message) = match &declared.spec {
         Ok(spec) => (Some(Arc::new(spec.clone())), None),
-        Err(unusable) => (None, Some(unusable.message.clone())),
+        Err(unusable) => (None, Some(unusable.error.to_string())),
     };
     Wanted {
         scope: document.scope,

@@ -42,11 +42,11 @@ pub struct Declared {
     pub disabled: bool,
 }
 
-/// Why an entry cannot be used: `Invalid` or `Unsupported`, with a text that names file, place and field.
+/// Why an entry cannot be used: `Invalid` or `Unsupported`, and what is wrong where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unusable {
     pub refusal: Refusal,
-    pub message: String,
+    pub error: SourceError,
 }
 
 /// What one settings document asks for.

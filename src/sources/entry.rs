@@ -10,7 +10,7 @@ use url::Url;
 use super::digest::{Form, digest};
 use super::expand::{Variables, expand};
 use super::node::{Fault, Map, Node, Value};
-use crate::controller::snapshot::{Declared, Unusable};
+use crate::controller::snapshot::{Declared, SourceError, Unusable};
 use crate::model::server::normalise;
 use crate::model::{Headers, Refusal, Root, Scope, ServerSpec, ToolFilter, Transport};
 
@@ -117,12 +117,18 @@ pub fn warnings(name: &str, node: &Node, around: Surroundings<'_>) -> Vec<Fault>
 pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |name: &str| strsim::damerau_levenshtein(&given.to_lowercase(), &name.to_lowercase());
     let near = known.iter().map(|name| (distance(name), *name)).min()?;
-    (near.0 <= 2 && given.chars().count() > 3).then_some(near.1)
+    // In a short name two slips make another name.
+    let slips = match given.chars().count() {
+        0..=2 => 0,
+        3 => 1,
+        _ => 2,
+    };
+    (near.0 <= slips).then_some(near.1)
 }
 
 fn unusable(refusal: Refusal, fault: &Fault, path: &Path) -> Unusable {
-    let at = fault.at.map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default();
-    Unusable { refusal, message: format!("{}{at}: {}", path.display(), fault.message) }
+    let Fault { at, message } = fault.clone();
+    Unusable { refusal, error: SourceError { path: path.to_owned(), at, message } }
 }
 
 fn wrong_with_name(name: &str) -> Option<&'static str> {
@@ -417,7 +423,7 @@ mod tests {
 
     fn refused(text: &str) -> (Refusal, String) {
         let unusable = declared("a", text).spec.unwrap_err();
-        (unusable.refusal, unusable.message)
+        (unusable.refusal, unusable.error.to_string())
     }
 
     fn invalid(text: &str) -> String {

@@ -34,6 +34,15 @@ pub fn parse(text: &str) -> Result<Node, Fault> {
     }
 }
 
+/// Where a comma stands that qwen-code does not read: it takes the whole file for broken then.
+pub fn trailing_comma(text: &str) -> Option<Fault> {
+    let options = ParseOptions { allow_trailing_commas: false, ..OPTIONS };
+    let error = parse_to_ast(text, &CollectOptions::default(), &options).err()?;
+    let message = "a comma stands before the closing bracket: qwen-code cannot read this file and replaces it with {} \
+                   when it starts";
+    Some(Fault::at((error.line_display(), error.column_display()), message))
+}
+
 fn node(value: Ast<'_>, lines: &Lines<'_>) -> Result<Node, Fault> {
     let at = lines.place(value.start());
     let value = match value {

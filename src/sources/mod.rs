@@ -10,6 +10,7 @@ pub mod interest;
 pub mod json;
 pub mod manifest;
 pub mod node;
+pub mod schema;
 pub mod settings;
 pub mod text;
 pub mod trust;
@@ -239,7 +240,7 @@ impl Files {
             explicit: false,
             shape: Shape::Settings,
         };
-        let enablement = document(&directory.join(extensions::ENABLEMENT), |rules| Ok(rules.clone()));
+        let enablement = document(&directory.join(extensions::ENABLEMENT), |rules, _| Ok(rules.clone()));
         let root = &self.config.root;
         match kept.list(&directory, extensions::files) {
             Err((files, error)) => {
@@ -252,7 +253,7 @@ impl Files {
                     let own = path.parent().unwrap_or(&path);
                     let reading = match &enablement {
                         Reading::Bad(error) => Reading::Bad(error.clone()),
-                        Reading::Absent | Reading::Good(_) => document(&path, |document| {
+                        Reading::Absent | Reading::Good(_) => document(&path, |document, _| {
                             let name = extensions::name(document)?;
                             let enabled = match &enablement {
                                 Reading::Good(rules) => extensions::is_enabled(rules, name, root)?,
@@ -278,11 +279,33 @@ impl Files {
 
     fn layer(&self, planned: Planned, variables: &Variables) -> LayerReading {
         let around = self.around(&planned.path, planned.scope, variables);
-        let reading = document(&planned.path, |root| match planned.shape {
-            Shape::Settings => settings::layer(root, around),
+        let reading = document(&planned.path, |root, text| match planned.shape {
+            Shape::Settings => settings::layer(root, around).map(|mut layer| {
+                if planned.scope == Scope::Workspace {
+                    layer
+                        .warnings
+                        .extend(json::trailing_comma(text).map(|fault| source_error(&planned.path, fault)));
+                }
+                layer
+            }),
             Shape::McpJson => settings::servers_layer(root, around),
         });
         planned.reading(reading)
+    }
+}
+
+impl Files {
+    /// Reads one file that a person names, as what its name says that it is.
+    pub fn read_one(&self, path: &Path) -> LayerReading {
+        let path = self.config.root.path().join(path);
+        let variables = self.variables(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let known = self.settings().into_iter().find(|planned| planned.path == path);
+        let by_name = || match path.file_name().and_then(|name| name.to_str()) {
+            Some(".mcp.json") => (Scope::Project, Shape::McpJson),
+            Some(_) | None => (Scope::Config, Shape::Settings),
+        };
+        let (scope, shape) = known.map_or_else(by_name, |planned| (planned.scope, planned.shape));
+        self.layer(Planned { scope, rank: 0, path: path.clone(), explicit: true, shape }, &variables)
     }
 }
 
@@ -295,8 +318,8 @@ impl Source for Files {
         let (approvals, trust) = (self.approvals_path(), self.trust_path());
         let root = &self.config.root;
         let layers = self.layers(&variables, &mut kept);
-        let approvals_reading = document(&approvals, |store| approvals::decisions(store, root));
-        let trust_reading = document(&trust, |rules| trust::verdict(rules, root));
+        let approvals_reading = document(&approvals, |store, _| approvals::decisions(store, root));
+        let trust_reading = document(&trust, |rules, _| trust::verdict(rules, root));
         let (added, watching) = self.watch.arm(&self.interest());
         if added {
             self.changed.notify_one();
@@ -311,7 +334,7 @@ impl Source for Files {
 }
 
 /// Reads the document at `path` and has `understand` make sense of it.
-fn document<T>(path: &Path, understand: impl FnOnce(&Node) -> Result<T, Fault>) -> Reading<T> {
+fn document<T>(path: &Path, understand: impl FnOnce(&Node, &str) -> Result<T, Fault>) -> Reading<T> {
     let text = match text::read(path) {
         Ok(Some(text)) => text,
         Ok(None) => return Reading::Absent,
@@ -321,7 +344,7 @@ fn document<T>(path: &Path, understand: impl FnOnce(&Node) -> Result<T, Fault>) 
         Some("yaml" | "yml") => yaml::parse,
         Some(_) | None => json::parse,
     };
-    match parse(&text).and_then(|root| understand(&root)) {
+    match parse(&text).and_then(|root| understand(&root, &text)) {
         Ok(content) => Reading::Good(Arc::new(content)),
         Err(fault) => Reading::Bad(source_error(path, fault)),
     }

@@ -19,7 +19,9 @@ const LAYERS: [(&str, &[&str]); 5] = [
 ];
 
 /// Files that decide and do nothing else.
-const PURE: [&str; 18] = [
+const PURE: [&str; 21] = [
+    "command/check.rs",
+    "command/plan.rs",
     "controller/admit.rs",
     "controller/catalog.rs",
     "controller/plan.rs",
@@ -36,6 +38,7 @@ const PURE: [&str; 18] = [
     "sources/expand.rs",
     "sources/json.rs",
     "sources/node.rs",
+    "sources/schema.rs",
     "sources/settings.rs",
     "sources/yaml.rs",
 ];

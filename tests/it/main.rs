@@ -4,6 +4,7 @@
 
 mod architecture;
 mod bad_input;
+mod check;
 mod endpoints;
 mod gate;
 mod interop;
