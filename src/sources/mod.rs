@@ -312,7 +312,7 @@ impl Files {
 impl Source for Files {
     fn read(&self) -> Readings {
         // Watched before it is read, so that no change falls in between.
-        let _ = self.watch.arm(&self.interest());
+        let _ = self.watch.arm(&self.interest(), Vec::new());
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let variables = self.variables(&mut kept);
         let (approvals, trust) = (self.approvals_path(), self.trust_path());
@@ -320,7 +320,9 @@ impl Source for Files {
         let layers = self.layers(&variables, &mut kept);
         let approvals_reading = document(&approvals, |store, _| approvals::decisions(store, root));
         let trust_reading = document(&trust, |rules, _| trust::verdict(rules, root));
-        let (added, watching) = self.watch.arm(&self.interest());
+        let paths: Vec<PathBuf> = layers.iter().map(|layer| layer.path.clone()).collect();
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let (added, watching) = self.watch.arm(&self.interest(), watch::mounts(&mountinfo, &paths));
         if added {
             self.changed.notify_one();
         }

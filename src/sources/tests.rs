@@ -6,7 +6,8 @@ use futures_util::FutureExt;
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, Flag};
 
 use super::*;
-use crate::model::{ServerName, Transport};
+use crate::controller::snapshot::Declared;
+use crate::model::{Fingerprint, ServerName, Transport};
 
 /// A workspace, a settings home, and what reads them.
 struct Setup {
@@ -255,6 +256,66 @@ async fn a_link_to_a_file_elsewhere_is_seen_when_the_file_or_the_link_changes() 
 }
 
 #[tokio::test]
+async fn a_directory_that_is_a_link_is_seen_through_and_seen_when_it_changes() {
+    let setup = setup(&[], &[]);
+    setup.write("dot/one/settings.json", &servers(&["one"]));
+    setup.write("dot/two/settings.json", &servers(&["two"]));
+    symlink(setup.path("dot/one"), setup.path("w/.qwen")).unwrap();
+    setup.until(&["workspace one"]).await;
+    setup.save("dot/one/settings.json", &servers(&["edited"]));
+    setup.until(&["workspace edited"]).await;
+    symlink(setup.path("dot/two"), setup.path("w/new")).unwrap();
+    fs::rename(setup.path("w/new"), setup.path("w/.qwen")).unwrap();
+    setup.until(&["workspace two"]).await;
+}
+
+#[tokio::test]
+async fn content_counts_and_neither_time_nor_size() {
+    let setup = setup(&[], &[]);
+    setup.write("home/.qwen/settings.json", &servers(&["a"]));
+    let path = setup.path("home/.qwen/settings.json");
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    setup.until(&["user a"]).await;
+    setup.write("home/.qwen/settings.json", &servers(&["b"]));
+    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    setup.until(&["user b"]).await;
+}
+
+#[tokio::test]
+async fn an_edit_of_other_keys_of_the_order_or_of_the_form_changes_no_fingerprint() {
+    let setup = setup(&[], &[("TOKEN", "t")]);
+    let fingerprints = |text: &str| {
+        setup.write("home/.qwen/settings.json", text);
+        let layers = setup.files.read().layers;
+        let user = layers.iter().find(|layer| layer.scope == Scope::User).unwrap();
+        let Reading::Good(layer) = &user.reading else { panic!("{:?}", user.reading) };
+        let of = |declared: &Declared| Fingerprint::of(&declared.spec.as_ref().unwrap().transport);
+        layer.servers.iter().map(|(name, declared)| (name.clone(), of(declared))).collect::<Vec<_>>()
+    };
+    let a = r#""a":{"httpUrl":"http://h/","headers":{"Authorization":"Bearer ${TOKEN}"}}"#;
+    let b = r#""b":{"command":"c","env":{"X":"1","Y":"2"}}"#;
+    let first = fingerprints(&format!("{{\"mcpServers\":{{{a},{b}}}}}"));
+    let b = r#""b": { "args": [], "env": { "Y": "2", "X": "1" }, "timeout": 9, "description": "d", "command": "c" }"#;
+    let second =
+        fingerprints(&format!("\u{feff}{{ \"theme\": \"x\", // c\r\n\"mcpServers\": {{ {b}, {a}, }} }}"));
+    assert_eq!(first, second);
+}
+
+#[tokio::test]
+async fn five_thousand_servers_in_one_file_are_read() {
+    let setup = setup(&[], &[]);
+    let names: Vec<String> = (0..5000).map(|n| format!("s{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    setup.write("home/.qwen/settings.json", &servers(&names));
+    let layers = setup.files.read().layers;
+    let Reading::Good(layer) = &layers.iter().find(|layer| layer.scope == Scope::User).unwrap().reading
+    else {
+        panic!()
+    };
+    assert_eq!(layer.servers.len(), 5000);
+}
+
+#[tokio::test]
 async fn the_approval_store_and_the_trust_file_are_watched_too() {
     let setup = setup(&[], &[]);
     setup.write("home/.qwen/settings.json", "{}");
@@ -273,7 +334,7 @@ fn only_what_can_have_changed_a_file_of_ours_is_a_hint() {
     let watch = Watch::new(changed.clone());
     let mut interest = Interest::default();
     interest.file(Path::new("/none/settings.json"));
-    let _ = watch.arm(&interest);
+    let _ = watch.arm(&interest, Vec::new());
     let hinted = |kind: EventKind, path: &str, flag: Option<Flag>| {
         let mut event = notify::Event::new(kind).add_path(path.into());
         if let Some(flag) = flag {

@@ -103,6 +103,9 @@ mod tests {
         assert!(fault(&vec![b' '; 8 * 1024 * 1024 + 1]).message.contains("8 MiB"));
         assert!(read(dir.path()).unwrap_err().message.contains("a directory"));
         assert!(read(&path.join("below")).is_err(), "a file in the place of a directory is no absence");
+        let link = dir.path().join("loop");
+        std::os::unix::fs::symlink("loop", &link).unwrap();
+        assert!(read(&link).is_err(), "what cannot be opened is no absence");
         let fifo = dir.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         assert!(read(&fifo).unwrap_err().message.contains("FIFO"));

@@ -60,9 +60,9 @@ impl Watch {
         Watch { shared: Arc::new(shared), armed: Mutex::default() }
     }
 
-    /// Makes the watches what `interest` asks for. Says whether one was added: what changed before it stood has raised
+    /// Makes the watches what `interest` asks for. `problems` are known of already. Says whether one was added: what changed before it stood has raised
     /// no event.
-    pub fn arm(&self, interest: &Interest) -> (bool, Watching) {
+    pub fn arm(&self, interest: &Interest, mut problems: Vec<String>) -> (bool, Watching) {
         *lock(&self.shared.interest) = interest.clone();
         let mut armed = lock(&self.armed);
         let Armed { watcher, watched } = &mut *armed;
@@ -86,7 +86,6 @@ impl Watch {
             keep
         });
         let mut added = false;
-        let mut problems = Vec::new();
         for directory in interest.directories() {
             if let Some(kind) = without_events(directory) {
                 problems.push(format!("{} is on {kind}, which may raise no events", directory.display()));
@@ -173,6 +172,21 @@ fn advice(error: &notify::Error) -> String {
     }
 }
 
+/// The files of `paths` that are mounts themselves: what replaces them outside is not seen here.
+pub fn mounts(mountinfo: &str, paths: &[PathBuf]) -> Vec<String> {
+    let points: BTreeSet<&Path> =
+        mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new).collect();
+    let mounted = paths.iter().filter(|path| points.contains(path.as_path()));
+    mounted
+        .map(|path| {
+            format!(
+                "{} is mounted by itself, so that a replaced one is not seen: mount its directory",
+                path.display()
+            )
+        })
+        .collect()
+}
+
 fn identity(directory: &Path) -> Option<(u64, u64)> {
     fs::metadata(directory).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
@@ -209,6 +223,18 @@ mod tests {
         let hints = collected.await.unwrap();
         settling.abort();
         hints
+    }
+
+    #[test]
+    fn a_file_that_is_a_mount_is_told() {
+        let mountinfo =
+            "36 35 98:0 /s /conf/settings.json rw - ext4 /dev/x rw\n37 35 98:0 / /data rw - ext4 /dev/x rw\n";
+        let paths = [PathBuf::from("/conf/settings.json"), PathBuf::from("/data/settings.json")];
+        let told = mounts(mountinfo, &paths);
+        assert!(
+            told.len() == 1 && told[0].starts_with("/conf/settings.json is mounted by itself"),
+            "{told:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

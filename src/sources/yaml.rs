@@ -142,6 +142,13 @@ mod tests {
     }
 
     #[test]
+    fn line_ends_of_either_kind_mean_the_same() {
+        let root = parse("a:\r\n  b: x\r\n").unwrap();
+        assert_eq!(root.map("").unwrap()["a"].map("a").unwrap()["b"].text("b").unwrap(), "x");
+        assert_eq!(parse("a: 1\r\na: 2\r\n").unwrap_err().at, Some((2, 1)));
+    }
+
+    #[test]
     fn what_is_bad_names_its_place_and_no_value() {
         for (text, line) in [
             ("a: 1\nk: 1\nk: 2\n", 3),

@@ -11,3 +11,4 @@ mod interop;
 mod life;
 mod once;
 mod support;
+mod watching;

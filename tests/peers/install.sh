@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the real servers and clients in place that the tests run against, and promtool. What is in place is left alone.
+# Puts the real servers and clients in place that the tests run against, promtool and vim. What is in place is left alone.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -23,20 +23,24 @@ if ! up_to_date ../.venv/.stamp requirements.txt; then
   sum requirements.txt > ../.venv/.stamp
 fi
 
-if ! command -v promtool >/dev/null; then
+# Debian packages, by the program that is needed of each.
+missing=()
+command -v promtool >/dev/null || missing+=(prometheus)
+command -v vim >/dev/null || missing+=(vim)
+if [ ${#missing[@]} != 0 ]; then
   sudo=""
   if [ "$(id -u)" != 0 ]; then
-    need sudo "or install promtool yourself (Debian package prometheus)"
+    need sudo "or install these Debian packages yourself: ${missing[*]}"
     sudo="sudo"
   fi
-  need apt-get "or install promtool yourself (it comes with Prometheus)"
+  need apt-get "or install these yourself: ${missing[*]}"
   $sudo apt-get update
-  # Only the tool is wanted: no service of the package is to start.
+  # Only the tools are wanted: no service of a package is to start.
   policy=/usr/sbin/policy-rc.d
   if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
     $sudo chmod +x "$policy"
     trap '$sudo rm -f "$policy"' EXIT
   fi
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install --yes --no-install-recommends prometheus
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install --yes --no-install-recommends "${missing[@]}"
 fi

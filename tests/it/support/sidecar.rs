@@ -78,13 +78,28 @@ impl World {
 
     /// Starts the sidecar and waits until it listens.
     pub async fn start(self, args: &[&str]) -> Sidecar {
+        self.start_by(&[], args).await
+    }
+
+    /// The same, through a program that becomes it.
+    pub async fn start_by(self, by: &[&str], args: &[&str]) -> Sidecar {
+        self.start_by_with(by, &[], args).await
+    }
+
+    /// The same, with arguments of that program's own after ours.
+    pub async fn start_by_with(self, by: &[&str], own: &[&str], args: &[&str]) -> Sidecar {
         let log = self.path("log");
-        let child = self
-            .command(&[])
+        let ours = self.command(&[]);
+        let line: Vec<&str> = by.iter().copied().chain([BINARY]).chain(own.iter().copied()).collect();
+        let mut command = Command::new(line[0]);
+        command.env_clear().envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let child = command
+            .args(&line[1..])
+            .args(args)
             .env("MCP_RECONCILER_LISTEN", "127.0.0.1:0")
             .env("MCP_RECONCILER_OPS_LISTEN", "127.0.0.1:0")
             .env("MCP_RECONCILER_SETTLE", "50ms")
-            .args(args)
+            .stdin(Stdio::null())
             .stderr(File::create(&log).expect("a log"))
             .stdout(Stdio::null())
             .spawn()
