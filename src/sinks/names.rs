@@ -53,7 +53,8 @@ mod tests {
     fn no_two_tools_share_a_name_and_every_name_is_within_the_limits() {
         let long = "x".repeat(70);
         let mut seen = BTreeMap::new();
-        for server in ["a", "a_", "a__b", "a.b", "a b", "é", &long] {
+        for server in ["a", "a_", "a__b", "a.b", "a b", "a_b", "é", "e\u{301}", "数据库", "数据表", &long]
+        {
             for tool in ["b", "_b", "b__c", "c", "b.c", "b c", &long, ""] {
                 let name = exposed(server, tool);
                 assert!(name.len() <= MAX, "{name}");

@@ -130,3 +130,105 @@ async fn an_unknown_tool_is_a_clear_error() {
         assert!(answer["error"]["message"].as_str().is_some_and(|m| m.contains(needle)), "{answer}");
     }
 }
+
+#[tokio::test]
+async fn a_working_directory_that_appears_later_needs_no_edit() {
+    let world = World::new();
+    let mut server = peers::demo();
+    server["cwd"] = json!("late");
+    world.user(&json!({ "a": server }));
+    let sidecar = world.start(&["--resync", "1h"]).await;
+    sidecar
+        .until("the directory named", |status| {
+            let error = status["servers"][0]["last_error"].as_str();
+            error.is_some_and(|error| error.contains("/w/late is no directory"))
+        })
+        .await;
+    std::fs::create_dir(sidecar.world.path("w/late")).unwrap();
+    sidecar.until_connected(&["a"]).await;
+}
+
+/// A secret of its own for every field that can hold one.
+#[tokio::test]
+async fn a_secret_of_any_field_of_any_file_shows_nowhere() {
+    let world = World::new();
+    let canary = |n: usize| format!("canary{n:04}");
+    let stdio = |n: usize, more: Value| {
+        let script = format!("echo {} $TOKEN >&2; exit 1", canary(n));
+        let mut server = json!({ "command": "sh", "args": ["-c", script, canary(n + 1)], "env": { "TOKEN": canary(n + 2) } });
+        server.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server
+    };
+    let http = |n: usize, more: Value| {
+        let url = format!(
+            "http://{}:{}@127.0.0.1:1/{}?key={}",
+            canary(n),
+            canary(n + 1),
+            canary(n + 2),
+            canary(n + 3)
+        );
+        let mut server =
+            json!({ "httpUrl": url, "headers": { "Authorization": format!("Bearer {}", canary(n + 4)) } });
+        server.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server
+    };
+    world.write("home/.qwen/.env", &format!("FROM_FILE={}\n", canary(90)));
+    world.user(&json!({
+        "stdio": stdio(0, json!({})),
+        "http": http(10, json!({})),
+        "file": stdio(20, json!({ "env": { "TOKEN": "${FROM_FILE}" } })),
+        "bad-args": stdio(30, json!({ "args": canary(33) })),
+        "bad-env": stdio(40, json!({ "env": canary(43) })),
+        "bad-headers": http(50, json!({ "headers": { "A": [canary(55)] } })),
+        "bad-value": http(60, json!({ "headers": { "A": format!("{}\nx", canary(65)) } })),
+        "bad-type": stdio(70, json!({ "type": canary(73), "timeout": canary(74), "cwd": format!("${{{}", canary(75)) })),
+        "slip": stdio(80, json!({ "evn": canary(83) })),
+    }));
+    world.project(&json!({ "gated": stdio(100, json!({})) }));
+    world.write(
+        "more.yaml",
+        &format!("mcpServers:\n  y:\n    command: {}\n    args: {{ a: {} }}\n", canary(110), canary(111)),
+    );
+    world
+        .write("broken.json", &format!("{{ \"mcpServers\": {{ \"x\": \"{}\" \"{}", canary(120), canary(121)));
+    world.write("broken.yaml", &format!("a: [{}\nk: *{}\n", canary(130), canary(132)));
+    let config: Vec<String> = ["more.yaml", "broken.json", "broken.yaml"]
+        .iter()
+        .map(|name| world.path(name).display().to_string())
+        .collect();
+    let args: Vec<&str> =
+        config.iter().flat_map(|path| ["--config", path]).chain(["--log-level", "trace"]).collect();
+
+    // What blocks everything is told without its values.
+    let mut texts = Vec::new();
+    for command in [
+        &["check"][..],
+        &["plan"],
+        &["check", "--output", "json"],
+        &["plan", "--output", "json"],
+        &["--reconcile-once"],
+    ] {
+        let output = world.run(&[&args[..], command].concat());
+        texts.push(String::from_utf8_lossy(&output.stdout).into_owned());
+        texts.push(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let sidecar = world.start(&["--log-level", "trace"]).await;
+    for name in ["stdio", "http", "file"] {
+        sidecar
+            .until(&format!("{name} failed"), |status| {
+                let servers = status["servers"].as_array().unwrap();
+                servers.iter().any(|server| server["name"] == name && server["last_error"].is_string())
+            })
+            .await;
+    }
+    texts.extend([sidecar.status().await.to_string(), sidecar.get("/metrics").await, sidecar.log()]);
+    let mut agent = Agent::connect(&sidecar.mcp).await;
+    for name in ["stdio__x", "http__x", "bad-type__x", "gated__x"] {
+        texts.push(agent.call(name, json!({})).await.to_string());
+    }
+    texts.push(sidecar.log());
+    for text in texts {
+        let shown: Vec<_> = text.lines().filter(|line| line.contains("canary")).collect();
+        assert!(shown.is_empty(), "{shown:#?}");
+    }
+}

@@ -4,8 +4,10 @@
 
 mod architecture;
 mod bad_input;
+mod cases;
 mod check;
 mod endpoints;
+mod fuzz_corpus;
 mod gate;
 mod interop;
 mod life;
