@@ -3,7 +3,7 @@
 VENV := tests/.venv/bin
 TOOLS := tests/.tools
 
-.PHONY: test peers deny bench-idle
+.PHONY: test peers deny compat fuzz bench-idle bench-edit
 
 test: peers
 	cargo fmt --check
@@ -25,3 +25,22 @@ $(TOOLS)/bin/cargo-deny:
 bench-idle: peers
 	cargo build --release --locked
 	$(VENV)/python bench/idle.py target/release/mcp-reconciler
+
+# The published qwen-code, which shares the approval store: digests and merging agree with it.
+compat:
+	cd tests/compat && npm ci
+	cargo build --locked
+	python3 tests/compat/compat.py target/debug/mcp-reconciler
+
+# Coverage-guided, for a minute; what it finds of interest goes into fuzz/corpus, which the tests replay.
+fuzz: $(TOOLS)/bin/cargo-fuzz
+	cd fuzz && RUSTC_BOOTSTRAP=1 ../$(TOOLS)/bin/cargo-fuzz run sources --fuzz-dir . -- -max_total_time=60
+
+$(TOOLS)/bin/cargo-fuzz:
+	cargo install --quiet --locked --debug --root $(TOOLS) cargo-fuzz@0.13.2
+
+# How long after a save everything has been read, beside the settle time; and what one pure pass costs.
+bench-edit:
+	cargo build --release --locked
+	python3 bench/edit.py target/release/mcp-reconciler
+	cargo bench --bench pass
