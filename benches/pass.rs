@@ -32,7 +32,8 @@ fn snapshot(text: &str) -> Snapshot {
     let around = Surroundings { path, scope: Scope::User, root: &root, home: None, variables: &variables };
     let layer = settings::layer(&json::parse(text).expect("JSON"), around).expect("settings");
     let reading = Reading::Good(Arc::new(layer));
-    let layers = vec![LayerReading { scope: Scope::User, rank: 0, path: path.into(), explicit: false, reading }];
+    let layers =
+        vec![LayerReading { scope: Scope::User, rank: 0, path: path.into(), explicit: false, reading }];
     let readings = Readings {
         layers,
         approvals: ("/a".into(), Reading::Absent),
@@ -55,7 +56,9 @@ fn passes(criterion: &mut Criterion) {
             table.open(name, admitted.fingerprint(), admitted.spec().startup_timeout, Moment::START);
             table.opened(name, Moment::START);
         }
-        group.bench_with_input(BenchmarkId::new("read_text", servers), &servers, |b, _| b.iter(|| self::snapshot(&text)));
+        group.bench_with_input(BenchmarkId::new("read_text", servers), &servers, |b, _| {
+            b.iter(|| self::snapshot(&text))
+        });
         group.bench_with_input(BenchmarkId::new("resolve_and_plan", servers), &servers, |b, _| {
             b.iter(|| {
                 let desired = resolve(&snapshot, None, &own, &desired);

@@ -9,113 +9,107 @@ use serde_json::Value;
 /// The MCP part of a settings file. Other keys belong to other programs and are not looked at.
 #[derive(JsonSchema)]
 #[schemars(title = "MCP settings", rename_all = "camelCase")]
-#[allow(dead_code, reason = "only its shape is used")]
-struct Settings {
+pub struct Settings {
     /// The servers, by name.
-    mcp_servers: Option<BTreeMap<String, Entry>>,
+    pub mcp_servers: Option<BTreeMap<String, Entry>>,
     /// The servers, by name, in a file of VS Code's: looked at in a .mcp.json and in --config files, and only where there
     /// is no mcpServers.
-    servers: Option<BTreeMap<String, Entry>>,
+    pub servers: Option<BTreeMap<String, Entry>>,
     #[serde(default)]
-    mcp: Mcp,
+    pub mcp: Mcp,
     #[serde(default)]
-    security: Security,
+    pub security: Security,
 }
 
 /// Which servers may connect.
 #[derive(Default, JsonSchema)]
-#[allow(dead_code, reason = "only its shape is used")]
-struct Mcp {
+pub struct Mcp {
     /// Names or globs (* and ?) of the servers that may connect. Absent allows all, an empty list none.
     #[serde(default)]
-    allowed: Vec<String>,
+    pub allowed: Vec<String>,
     /// Names or globs of servers that may not connect; wins over allowed.
     #[serde(default)]
-    excluded: Vec<String>,
+    pub excluded: Vec<String>,
 }
 
 #[derive(Default, JsonSchema)]
 #[schemars(rename_all = "camelCase")]
-#[allow(dead_code, reason = "only its shape is used")]
-struct Security {
+pub struct Security {
     #[serde(default)]
-    folder_trust: FolderTrust,
+    pub folder_trust: FolderTrust,
 }
 
 /// Whether a workspace must be trusted before anything connects; counts in system defaults, user and system files only.
 #[derive(Default, JsonSchema)]
-#[allow(dead_code, reason = "only its shape is used")]
-struct FolderTrust {
+pub struct FolderTrust {
     #[serde(default)]
-    enabled: bool,
+    pub enabled: bool,
 }
 
 /// One server. It has a command, or a URL. Texts may hold $NAME, ${NAME}, ${NAME:-default}, $$ and a leading ~/.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
-#[allow(dead_code, reason = "only its shape is used")]
-struct Entry {
+pub struct Entry {
     /// The program of a server that speaks over stdin and stdout. A relative path counts from the workspace.
-    command: Option<String>,
-    args: Option<Vec<String>>,
+    pub command: Option<String>,
+    pub args: Option<Vec<String>>,
     /// Variables of the child process, besides a base environment.
-    env: Option<BTreeMap<String, Scalar>>,
+    pub env: Option<BTreeMap<String, Scalar>>,
     /// The working directory; the workspace where none is named.
-    cwd: Option<String>,
+    pub cwd: Option<String>,
     /// The URL of a server over HTTP. Without a type, streamable HTTP is tried first.
-    url: Option<String>,
+    pub url: Option<String>,
     /// The URL of a streamable HTTP server.
-    http_url: Option<String>,
+    pub http_url: Option<String>,
     /// Headers of every request.
-    headers: Option<BTreeMap<String, Scalar>>,
+    pub headers: Option<BTreeMap<String, Scalar>>,
     /// How the server is reached, where command and url do not say it.
     #[schemars(rename = "type")]
-    kind: Option<Kind>,
+    pub kind: Option<Kind>,
     /// Another spelling of type.
-    transport: Option<Kind>,
+    pub transport: Option<Kind>,
     /// How long one request may take, in milliseconds.
     #[schemars(range(min = 1))]
-    timeout: Option<f64>,
+    pub timeout: Option<f64>,
     /// How long connecting and the first listing may take in all, in milliseconds.
     #[schemars(rename = "discoveryTimeoutMs", range(min = 100, max = 300_000))]
-    discovery_timeout_ms: Option<f64>,
+    pub discovery_timeout_ms: Option<f64>,
     /// The only tools that are offered, by the server's own names.
-    include_tools: Option<Vec<String>>,
+    pub include_tools: Option<Vec<String>>,
     /// Tools that are not offered; wins over includeTools.
-    exclude_tools: Option<Vec<String>>,
-    disabled: Option<bool>,
-    enabled: Option<bool>,
-    description: Option<String>,
+    pub exclude_tools: Option<Vec<String>>,
+    pub disabled: Option<bool>,
+    pub enabled: Option<bool>,
+    pub description: Option<String>,
     /// Looked at by qwen-code only.
-    trust: Option<bool>,
+    pub trust: Option<bool>,
     /// Looked at by qwen-code only.
-    always_load_tools: Option<Value>,
+    pub always_load_tools: Option<Value>,
     /// Understood, and refused: no transport here serves it.
-    tcp: Option<String>,
+    pub tcp: Option<String>,
     /// Looked at by qwen-code only.
-    oauth: Option<Value>,
+    pub oauth: Option<Value>,
     /// Looked at by qwen-code only.
-    auth_provider_type: Option<String>,
+    pub auth_provider_type: Option<String>,
     /// Looked at by qwen-code only.
-    target_audience: Option<String>,
+    pub target_audience: Option<String>,
     /// Looked at by qwen-code only.
-    target_service_account: Option<String>,
+    pub target_service_account: Option<String>,
     /// Looked at by qwen-code only.
-    version_negotiation: Option<String>,
+    pub version_negotiation: Option<String>,
     /// Looked at by qwen-code only.
     #[schemars(rename = "agentPluginV1")]
     agent_plugin_v1: Option<Value>,
     /// Looked at by qwen-code only.
-    extension_name: Option<String>,
+    pub extension_name: Option<String>,
     /// Looked at by qwen-code only.
-    scope: Option<String>,
+    pub scope: Option<String>,
 }
 
 /// Numbers and booleans count as their JSON text.
 #[derive(JsonSchema)]
 #[serde(untagged)]
-#[allow(dead_code, reason = "only its shape is used")]
-enum Scalar {
+pub enum Scalar {
     Text(String),
     Number(f64),
     Bool(bool),
@@ -123,8 +117,7 @@ enum Scalar {
 
 /// Case does not count.
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only its shape is used")]
-enum Kind {
+pub enum Kind {
     #[schemars(rename = "stdio")]
     Stdio,
     #[schemars(rename = "http")]

@@ -118,3 +118,21 @@ async fn a_file_that_is_mounted_by_itself_is_told_and_its_edits_in_place_are_see
     sidecar.world.write("host.json", &names("v1"));
     until_read(&sidecar, "v1").await;
 }
+
+#[tokio::test]
+async fn an_hours_worth_of_ticks_changes_nothing() {
+    let world = World::new();
+    world.user(&json!({ "a": peers::demo() }));
+    let sidecar = world.start(&["--resync", "10ms"]).await;
+    sidecar.until_connected(&["a"]).await;
+    let children = sidecar.children();
+    crate::support::until("120 ticks", || async {
+        let reads = sidecar.metric("mcp_reconciler_reconciles_total").await;
+        let ticks: f64 =
+            reads.iter().filter(|(labels, _)| labels.contains("timer")).map(|(_, count)| count).sum();
+        (ticks >= 120.0).then_some(())
+    })
+    .await;
+    assert_eq!(sidecar.status().await["generation"], 1);
+    assert_eq!(sidecar.children(), children);
+}
