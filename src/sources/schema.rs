@@ -99,7 +99,7 @@ pub struct Entry {
     pub version_negotiation: Option<String>,
     /// Looked at by qwen-code only.
     #[schemars(rename = "agentPluginV1")]
-    agent_plugin_v1: Option<Value>,
+    pub agent_plugin_v1: Option<Value>,
     /// Looked at by qwen-code only.
     pub extension_name: Option<String>,
     /// Looked at by qwen-code only.
