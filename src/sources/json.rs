@@ -1,5 +1,7 @@
 //! Decides what JSON is accepted: comments and trailing commas, nothing looser, and no key twice.
 
+use std::cell::Cell;
+
 use jsonc_parser::ast::{ObjectPropName, Value as Ast};
 use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
@@ -24,10 +26,10 @@ const OPTIONS: ParseOptions = ParseOptions {
 /// # Errors
 /// When it is not JSON, or a map has a key twice: which of the two counts would differ between readers.
 pub fn parse(text: &str) -> Result<Node, Fault> {
-    let parsed = parse_to_ast(text, &CollectOptions::default(), &OPTIONS).map_err(|error| {
-        Fault::at((error.line_display(), error.column_display()), format!("not JSON: {}", error.kind()))
-    })?;
     let lines = Lines::new(text);
+    let parsed = parse_to_ast(text, &CollectOptions::default(), &OPTIONS).map_err(|error| {
+        Fault::at(lines.place(error.range().start), format!("not JSON: {}", error.kind()))
+    })?;
     match parsed.value {
         Some(value) => node(value, &lines),
         None => Err(Fault::whole("it holds no value; write {} to ask for nothing")),
@@ -40,7 +42,7 @@ pub fn trailing_comma(text: &str) -> Option<Fault> {
     let error = parse_to_ast(text, &CollectOptions::default(), &options).err()?;
     let message = "a comma stands before the closing bracket: qwen-code cannot read this file and replaces it with {} \
                    when it starts";
-    Some(Fault::at((error.line_display(), error.column_display()), message))
+    Some(Fault::at(Lines::new(text).place(error.range().start), message))
 }
 
 fn node(value: Ast<'_>, lines: &Lines<'_>) -> Result<Node, Fault> {
@@ -73,22 +75,29 @@ fn node(value: Ast<'_>, lines: &Lines<'_>) -> Result<Node, Fault> {
     Ok(Node { at, value })
 }
 
-/// Where each line begins, so that a place is found without counting from the start.
+/// Finds places without counting from the start: neither a file of many lines nor one long line is counted twice.
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
+    /// The offset that was last asked for, and its place: the next one mostly comes soon after it.
+    last: Cell<(usize, Place)>,
 }
 
 impl<'a> Lines<'a> {
     fn new(text: &'a str) -> Self {
         let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Lines { text, starts }
+        Lines { text, starts, last: Cell::new((0, (1, 1))) }
     }
 
     fn place(&self, offset: usize) -> Place {
         let line = self.starts.partition_point(|start| *start <= offset);
-        let start = self.starts[line - 1];
-        (line, self.text[start..offset].chars().count() + 1)
+        let (from, column) = match self.last.get() {
+            (last, (same, column)) if same == line && last <= offset => (last, column),
+            _ => (self.starts[line - 1], 1),
+        };
+        let place = (line, column + self.text[from..offset].chars().count());
+        self.last.set((offset, place));
+        place
     }
 }
 
@@ -119,6 +128,14 @@ mod tests {
             assert_eq!(parse(text).unwrap_err().at, at, "{text}");
         }
         assert!(parse(&"[".repeat(200_000)).is_err());
+    }
+
+    #[test]
+    fn a_long_line_and_characters_of_several_bytes_are_counted_once_and_right() {
+        let root = parse("[\"ü\", {\"数\": 1, \"b\": [2]},\n 3]").unwrap();
+        let list = root.list("").unwrap();
+        let map = list[1].map("").unwrap();
+        assert_eq!((list[1].at, map["数"].at, map["b"].at, list[2].at), ((1, 7), (1, 13), (1, 21), (2, 2)));
     }
 
     #[test]
