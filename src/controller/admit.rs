@@ -233,7 +233,7 @@ impl<'a> Gate<'a> {
             }
         };
         let usable = match &declared.spec {
-            Ok(spec) => Some((Arc::new(spec.clone()), Fingerprint::of(&spec.transport))),
+            Ok(usable) => Some((usable.spec.clone(), usable.fingerprint)),
             Err(unusable) => {
                 refuse_if(true, unusable.refusal);
                 None

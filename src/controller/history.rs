@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connector::{DisconnectReason, OpenError, OpenReason};
 use super::snapshot::{
-    Approvals, Declared, Layer, LayerReading, Reading, SourceError, TrustVerdict, Unusable, Watching,
+    Approvals, Declared, Layer, LayerReading, Reading, SourceError, TrustVerdict, Unusable, Usable, Watching,
 };
 use super::*;
 use crate::model::status::ServerState;
@@ -179,7 +179,7 @@ fn servers(versions: &BTreeMap<String, String>, gated: bool) -> BTreeMap<ServerN
                 refusal: Refusal::Invalid,
                 error: SourceError { path: "/s".into(), at: None, message: "no command".into() },
             }),
-            version => Ok(spec(version)),
+            version => Ok(Usable::new(spec(version))),
         },
         digest: gated.then(|| digest(version)),
         disabled: false,

@@ -124,8 +124,8 @@ fn choose(name: &ServerName, entries: &[Entry<'_>], gate: &Gate<'_>) -> Wanted {
     };
     let at = entries.iter().position(|entry| !rejected(entry)).unwrap_or(0);
     let (document, declared) = entries[at];
-    let (spec, message) = match &declared.spec {
-        Ok(spec) => (Some(Arc::new(spec.clone())), None),
+    let (usable, message) = match &declared.spec {
+        Ok(usable) => (Some(usable), None),
         Err(unusable) => (None, Some(unusable.error.to_string())),
     };
     Wanted {
@@ -133,8 +133,8 @@ fn choose(name: &ServerName, entries: &[Entry<'_>], gate: &Gate<'_>) -> Wanted {
         path: document.path.clone(),
         overrides: entries.get(at + 1).map(|(lower, _)| lower.scope),
         stands_in_for: at.checked_sub(1).map(|above| entries[above].0.scope),
-        fingerprint: spec.as_ref().map(|spec| Fingerprint::of(&spec.transport)),
-        spec,
+        fingerprint: usable.map(|usable| usable.fingerprint),
+        spec: usable.map(|usable| usable.spec.clone()),
         digest: declared.digest,
         admission: gate.admit(name, document.scope, declared),
         message,

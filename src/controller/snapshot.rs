@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{ApprovalDigest, Decision, Moment, Refusal, Scope, ServerName, ServerSpec};
+use crate::model::{ApprovalDigest, Decision, Fingerprint, Moment, Refusal, Scope, ServerName, ServerSpec};
 
 /// A deletion is believed only when a second read after this long agrees.
 pub const ABSENCE_GRACE: Duration = Duration::from_secs(2);
@@ -35,11 +35,25 @@ impl std::error::Error for SourceError {}
 /// One server as its file declares it.
 #[derive(Debug, Clone)]
 pub struct Declared {
-    pub spec: Result<ServerSpec, Unusable>,
+    pub spec: Result<Usable, Unusable>,
     /// Only of a gated scope, and only when the entry has one.
     pub digest: Option<ApprovalDigest>,
     /// The entry switches itself off.
     pub disabled: bool,
+}
+
+/// An entry that can be used, and what its connection is known by, found out once for all passes.
+#[derive(Debug, Clone)]
+pub struct Usable {
+    pub spec: Arc<ServerSpec>,
+    pub fingerprint: Fingerprint,
+}
+
+impl Usable {
+    pub fn new(spec: ServerSpec) -> Self {
+        let fingerprint = Fingerprint::of(&spec.transport);
+        Usable { spec: Arc::new(spec), fingerprint }
+    }
 }
 
 /// Why an entry cannot be used: `Invalid` or `Unsupported`, and what is wrong where.

@@ -10,7 +10,7 @@ use url::Url;
 use super::digest::{Form, digest};
 use super::expand::{Variables, expand};
 use super::node::{Fault, Map, Node, Value};
-use crate::controller::snapshot::{Declared, SourceError, Unusable};
+use crate::controller::snapshot::{Declared, SourceError, Unusable, Usable};
 use crate::model::server::normalise;
 use crate::model::{Headers, Refusal, Root, Scope, ServerSpec, ToolFilter, Transport};
 
@@ -87,7 +87,7 @@ pub fn declare(name: &str, node: &Node, around: Surroundings<'_>) -> Declared {
         Ok(disabled) => (entry.spec(), disabled),
         Err(fault) => (Err((Refusal::Invalid, fault)), false),
     };
-    let spec = spec.map_err(|(refusal, fault)| unusable(refusal, &fault, around.path));
+    let spec = spec.map(Usable::new).map_err(|(refusal, fault)| unusable(refusal, &fault, around.path));
     Declared { spec, digest, disabled }
 }
 
@@ -418,7 +418,7 @@ mod tests {
     }
 
     fn spec(text: &str) -> ServerSpec {
-        declared("a", text).spec.unwrap()
+        declared("a", text).spec.unwrap().spec.as_ref().clone()
     }
 
     fn refused(text: &str) -> (Refusal, String) {

@@ -7,7 +7,7 @@ use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, Flag};
 
 use super::*;
 use crate::controller::snapshot::Declared;
-use crate::model::{Fingerprint, ServerName, Transport};
+use crate::model::{ServerName, Transport};
 
 /// A workspace, a settings home, and what reads them.
 struct Setup {
@@ -124,10 +124,10 @@ async fn extensions_add_servers_and_are_seen_when_installed_disabled_and_removed
     setup.until(&["extension e", "user "]).await;
     let layers = setup.files.read().layers;
     let Reading::Good(layer) = &layers[0].reading else { panic!("{:?}", layers[0].reading) };
-    let Transport::Stdio { command, .. } = layer.servers["e"].spec.clone().unwrap().transport else {
+    let Transport::Stdio { command, .. } = &layer.servers["e"].spec.as_ref().unwrap().spec.transport else {
         panic!()
     };
-    assert_eq!(command, setup.path("home/.qwen/extensions/e/run").display().to_string());
+    assert_eq!(*command, setup.path("home/.qwen/extensions/e/run").display().to_string());
 
     let rules = format!(r#"{{"e": {{"overrides": ["!{}/*"]}}}}"#, setup.dir.path().display());
     setup.save("home/.qwen/extensions/extension-enablement.json", &rules);
@@ -180,10 +180,11 @@ async fn values_of_env_files_are_read_afresh_and_fill_gaps_only() {
         let layers = setup.files.read().layers;
         let user = layers.iter().find(|layer| layer.scope == Scope::User).unwrap();
         let Reading::Good(layer) = &user.reading else { panic!("{:?}", user.reading) };
-        let Transport::Stdio { command, .. } = layer.servers["a"].spec.clone().unwrap().transport else {
+        let Transport::Stdio { command, .. } = &layer.servers["a"].spec.as_ref().unwrap().spec.transport
+        else {
             panic!()
         };
-        command
+        command.clone()
     };
     assert_eq!(command(), "env1");
     setup.write("home/.qwen/.env", "B=2\n");
@@ -289,7 +290,7 @@ async fn an_edit_of_other_keys_of_the_order_or_of_the_form_changes_no_fingerprin
         let layers = setup.files.read().layers;
         let user = layers.iter().find(|layer| layer.scope == Scope::User).unwrap();
         let Reading::Good(layer) = &user.reading else { panic!("{:?}", user.reading) };
-        let of = |declared: &Declared| Fingerprint::of(&declared.spec.as_ref().unwrap().transport);
+        let of = |declared: &Declared| declared.spec.as_ref().unwrap().fingerprint;
         layer.servers.iter().map(|(name, declared)| (name.clone(), of(declared))).collect::<Vec<_>>()
     };
     let a = r#""a":{"httpUrl":"http://h/","headers":{"Authorization":"Bearer ${TOKEN}"}}"#;

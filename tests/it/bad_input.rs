@@ -154,8 +154,7 @@ async fn a_secret_of_any_field_of_any_file_shows_nowhere() {
     let world = World::new();
     let canary = |n: usize| format!("canary{n:04}");
     let stdio = |n: usize, more: Value| {
-        let script = format!("echo {} $TOKEN >&2; exit 1", canary(n));
-        let mut server = json!({ "command": "sh", "args": ["-c", script, canary(n + 1)], "env": { "TOKEN": canary(n + 2) } });
+        let mut server = json!({ "command": "sh", "args": ["-c", "echo $TOKEN $0 $1 | tr = ' ' >&2; exit 1", canary(n), format!("--key={}", canary(n + 1))], "env": { "TOKEN": canary(n + 2) } });
         server.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         server
     };

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use mcp_reconciler::controller::snapshot::{Declared, Layer};
-use mcp_reconciler::model::{Fingerprint, Refusal, Root, Scope, Transport};
+use mcp_reconciler::model::{Refusal, Root, Scope, Transport};
 use mcp_reconciler::sources::entry::Surroundings;
 use mcp_reconciler::sources::expand::Variables;
 use mcp_reconciler::sources::node::Fault;
@@ -38,7 +38,7 @@ fn outcome(declared: &Declared) -> String {
         Err(unusable) if unusable.refusal == Refusal::Unsupported => "unsupported".to_owned(),
         Err(unusable) => format!("invalid: {}", unusable.error),
         Ok(_) if declared.disabled => "disabled".to_owned(),
-        Ok(spec) => match &spec.transport {
+        Ok(usable) => match &usable.spec.transport {
             Transport::Http { probe: true, .. } => "http-probe".to_owned(),
             other @ (Transport::Stdio { .. } | Transport::Http { .. } | Transport::Sse { .. }) => {
                 other.as_str().to_owned()
@@ -90,7 +90,7 @@ fn every_reported_fault_of_reading_is_read_right() {
 fn every_spelling_of_one_endpoint_is_one_connection() {
     let case = cases().into_iter().find(|case| case["case"] == "C-06").unwrap();
     let layer = read(&case).unwrap();
-    let fingerprint = |name: &str| Fingerprint::of(&layer.servers[name].spec.as_ref().unwrap().transport);
+    let fingerprint = |name: &str| layer.servers[name].spec.as_ref().unwrap().fingerprint;
     for name in ["b", "c", "d", "e", "f"] {
         assert_eq!(fingerprint(name), fingerprint("a"), "{name}");
     }

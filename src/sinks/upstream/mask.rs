@@ -22,7 +22,11 @@ impl Mask {
     pub fn new(transport: &Transport) -> Self {
         let mut values: Vec<String> = match transport {
             Transport::Stdio { args, env, .. } => {
-                args.iter().chain(env.values()).map(|value| value.expose_secret().to_owned()).collect()
+                let args = args.iter().map(|arg| arg.expose_secret());
+                // Of --flag=value a program may tell the value alone.
+                let values = args.clone().filter_map(|arg| Some(arg.split_once('=')?.1));
+                let env = env.values().map(|value| value.expose_secret());
+                args.chain(values).chain(env).map(str::to_owned).collect()
             }
             Transport::Http { url, headers, .. } | Transport::Sse { url, headers } => {
                 let headers = headers.values().map(|value| value.expose_secret().to_owned());
@@ -78,10 +82,13 @@ mod tests {
         let mask = Mask::new(&Transport::Stdio {
             command: "c".into(),
             args: vec!["--token=abcdefgh".into(), "short".into()],
-            env: [("T".to_owned(), "abcdefgh".into())].into(),
+            env: [("T".to_owned(), "ijklmnop".into())].into(),
             cwd: "/w".into(),
         });
-        assert_eq!(mask.line("bad --token=abcdefgh, abcdefgh\u{1b}[0m short"), "bad ***, *** [0m short");
+        assert_eq!(
+            mask.line("bad --token=abcdefgh, abcdefgh\u{1b}[0m short ijklmnop"),
+            "bad ***, *** [0m short ***"
+        );
     }
 
     #[test]
