@@ -131,6 +131,10 @@ impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
                 tracing::warn!(%error, "a source cannot be used; what it last said stands");
             }
         }
+        let watching = &snapshot.watching;
+        if !watching.active && self.snapshot.as_ref().is_none_or(|before| before.watching != *watching) {
+            tracing::warn!(why = watching.message, "not every change is seen at once");
+        }
         let before = self.snapshot.as_ref().map(Snapshot::warnings).unwrap_or_default();
         for warning in snapshot.warnings() {
             if !before.contains(&warning) {

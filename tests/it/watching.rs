@@ -96,6 +96,8 @@ async fn out_of_inotify_watches_it_goes_on_by_its_timer_and_says_so() {
     let watching = status["conditions"].as_array().unwrap().iter().find(|c| c["kind"] == "Watching").unwrap();
     assert_eq!(watching["status"], false, "{watching}");
     assert!(watching["message"].as_str().unwrap().contains("fs.inotify.max_user_watches"), "{watching}");
+    let told = sidecar.log().matches("not every change is seen at once").count();
+    assert_eq!(told, 1, "once, not on each pass: {}", sidecar.log());
     assert_eq!(sidecar.metric("mcp_reconciler_watching").await.into_values().sum::<f64>(), 0.0);
     sidecar.world.user(&json!({ "b": peers::demo() }));
     sidecar.until_connected(&["b"]).await;
