@@ -110,9 +110,9 @@ impl<S: Source, C: Connector, R: Recorder> Controller<S, C, R> {
         let desired = resolve(snapshot, self.settings.ceiling.as_deref(), &self.own, &self.desired);
         for (name, wanted, refusal) in desired.newly_refused(&self.desired) {
             self.recorder.skipped(name, refusal);
-            let message = wanted.message.as_deref().unwrap_or_default();
+            let why = wanted.message.as_deref();
             let (scope, fix) = (wanted.scope.as_str(), refusal.fix());
-            tracing::info!(server = %name, reason = %refusal, scope, fix, message, "not connected");
+            tracing::info!(server = %name, reason = %refusal, scope, fix, why, "not connected");
         }
         if desired.generation != self.desired.generation {
             tracing::debug!(

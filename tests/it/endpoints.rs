@@ -135,7 +135,7 @@ async fn logs_are_json_when_asked_for_and_hold_no_secret() {
     let world = World::new();
     let mut server = peers::demo();
     server["env"] = json!({ "TOKEN": "canary-secret-value" });
-    world.user(&json!({ "a": server, "b": { "command": "sh", "args": ["-c", "echo canary-secret-value >&2; exit 1", "canary-secret-value"] } }));
+    world.user(&json!({ "a": server, "c": 7, "b": { "command": "sh", "args": ["-c", "echo canary-secret-value >&2; exit 1", "canary-secret-value"] } }));
     let sidecar = world.start(&["--log-format", "json", "--log-level", "debug"]).await;
     sidecar.until_connected(&["a"]).await;
     sidecar.until("b failed", |status| status["servers"][1]["last_error"].is_string()).await;
@@ -146,5 +146,6 @@ async fn logs_are_json_when_asked_for_and_hold_no_secret() {
     for line in everything[0].lines() {
         let line: Value = serde_json::from_str(line).unwrap();
         assert!(line["level"].is_string() && line["message"].is_string(), "{line}");
+        assert!(!line["message"].as_str().unwrap().contains('/'), "what is told of stands in fields: {line}");
     }
 }
